@@ -86,14 +86,12 @@ def test_strict_shows_what_it_names_and_nothing_else():
     assert shown(found, OWN / "home").kind is Kind.WRITABLE
     assert shown(found, Path("/srv/node")).kind is Kind.READ_ONLY
     assert shown(found, HOME / ".ssh/id").kind is Kind.EMPTY
-    assert HOME in targets(found, Kind.SEALED)
     assert not [each for each in found if (HOME / ".claude").is_relative_to(each.target) and each.source]
 
 
 def test_a_workspace_that_is_the_home_stays_writable():
     found = mounts(Wall.STRICT, OUTSIDE, needs(workspace=HOME))
     assert shown(found, HOME / "file").kind is Kind.WRITABLE
-    assert HOME not in targets(found, Kind.SEALED)
 
 
 @pytest.mark.parametrize("wall", [Wall.GUARD, Wall.STRICT])
@@ -102,6 +100,14 @@ def test_what_runs_outside_later_is_read_only_unless_it_is_allowed(wall):
     assert shown(mounts(wall, OUTSIDE, needs(kept=(hooks,))), hooks / "pre-commit").kind is Kind.READ_ONLY
     found = mounts(wall, OUTSIDE, needs(kept=(hooks,), writes=(WORKSPACE / ".git",)))
     assert shown(found, hooks / "pre-commit").kind in (Kind.WRITABLE, Kind.DEVICES)
+
+
+@pytest.mark.parametrize("wall", [Wall.GUARD, Wall.STRICT])
+def test_a_repository_cannot_be_moved_away_with_its_hooks(wall):
+    found = mounts(wall, OUTSIDE, needs(kept=(WORKSPACE / ".git/hooks", WORKSPACE / ".vscode")))
+    places = [each.target for each in found]
+    assert places.index(WORKSPACE / ".git") < places.index(WORKSPACE / ".git/hooks")
+    assert shown(found, WORKSPACE / ".git/index").kind is Kind.WRITABLE
 
 
 @pytest.mark.parametrize("wall", [Wall.GUARD, Wall.STRICT])

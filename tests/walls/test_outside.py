@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.agents.catalog import load_catalog
-from supervisor.agents.walls import outside as looking
+from supervisor.agents.homes import short_path
+from supervisor.agents.homes.short_path import short_places
 from supervisor.agents.walls.outside import OWN_CODE, kept, needs_of, outside, programs
 
 
@@ -80,11 +81,17 @@ def test_logins_are_hidden_by_their_directories(home):
     assert found.home == home
 
 
-def test_short_names_of_directories_are_hidden(home, tmp_path, monkeypatch):
-    monkeypatch.setattr(looking.tempfile, "gettempdir", lambda: str(tmp_path))
-    place = tmp_path / f"ostler-{looking.os.getuid()}-0123abcd"
-    place.mkdir()
-    assert place in outside(home / ".ostler", {}, {"HOME": str(home)}).hidden
+def test_a_login_among_a_persons_own_files_hides_nothing(home):
+    (home / "projects").mkdir()
+    environment = {"HOME": str(home), "GOOGLE_APPLICATION_CREDENTIALS": str(home / "projects/key.json")}
+    assert outside(home / ".ostler", load_catalog(), environment).logins == ()
+
+
+def test_a_moved_directory_of_logins_is_hidden(home, tmp_path):
+    (tmp_path / "codex").mkdir()
+    environment = {"HOME": str(home), "CODEX_HOME": str(tmp_path / "codex")}
+    found = outside(home / ".ostler", load_catalog(), environment).logins
+    assert found == ((tmp_path / "codex", frozenset({"codex"})),)
 
 
 def test_places_that_run_later_are_kept_if_they_are_there(tmp_path):
@@ -93,10 +100,16 @@ def test_places_that_run_later_are_kept_if_they_are_there(tmp_path):
     assert kept(tmp_path) == (tmp_path / ".git/hooks",)
 
 
-def test_an_agents_needs_have_its_short_name_and_its_temporary_files(home, tmp_path):
+def test_a_worktree_keeps_the_name_of_its_repository(tmp_path):
+    (tmp_path / ".git").write_text("gitdir: /elsewhere")
+    assert kept(tmp_path) == (tmp_path / ".git",)
+
+
+def test_an_agents_needs_have_its_short_name_and_its_temporary_files(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(short_path.tempfile, "gettempdir", lambda: str(tmp_path))
     own = home / ".ostler/data/c1"
     own.mkdir(parents=True)
-    place = tmp_path / "ostler-1-ab"
+    place = short_places(own)[0]
     temporary = place / "t"
     temporary.mkdir(parents=True)
     (place / "d").symlink_to(own)
@@ -104,6 +117,7 @@ def test_an_agents_needs_have_its_short_name_and_its_temporary_files(home, tmp_p
     found = needs_of("codex", ["/bin/sh"], environment, Path("/w"), own, home / ".ostler/agents")
     assert found.own == (own, temporary)
     assert found.aliases == ((place / "d", own),)
+    assert found.hidden == (place,)
 
 
 def test_other_names_of_the_workspace_and_of_the_installs_lead_to_them(home, tmp_path):

@@ -76,6 +76,8 @@ class Needs:
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
     """Further paths that the operator allows."""
+    hidden: tuple[Path, ...] = ()
+    """Directories of this server that are hidden as `Outside.hidden` are."""
     aliases: tuple[tuple[Path, Path], ...] = ()
     """Other names of these directories: (name, directory)."""
     kept: tuple[Path, ...] = ()
@@ -109,10 +111,11 @@ def _guard(outside: Outside, needs: Needs) -> Iterator[Mount]:
     for path, agents in outside.logins:
         if needs.agent not in agents and not _holds(path, (needs.workspace, *needs.own)):
             yield from _covered(path)
-    for directory in outside.hidden:
+    hidden = (*outside.hidden, *needs.hidden)
+    for directory in hidden:
         yield Mount(Kind.EMPTY, directory)
-    yield from _given(outside, needs, above=outside.hidden)
-    for directory in outside.hidden:
+    yield from _given(needs, above=hidden)
+    for directory in hidden:
         yield Mount(Kind.SEALED, directory)
 
 
@@ -129,10 +132,9 @@ def _strict(outside: Outside, needs: Needs) -> Iterator[Mount]:
     for path in outside.runtime:
         yield Mount(Kind.READ_ONLY, path, path)
     if outside.home is not None:
+        # Writable: agents keep caches there, too.
         yield Mount(Kind.EMPTY, outside.home)
-    yield from _given(outside, needs)
-    if outside.home is not None and needs.workspace != outside.home:
-        yield Mount(Kind.SEALED, outside.home)
+    yield from _given(needs)
     yield Mount(Kind.SEALED, ROOT)
 
 
@@ -150,7 +152,7 @@ def _covered(path: Path) -> Iterator[Mount]:
     yield Mount(Kind.SEALED, path)
 
 
-def _given(outside: Outside, needs: Needs, above: Sequence[Path] = ()) -> Iterator[Mount]:
+def _given(needs: Needs, above: Sequence[Path] = ()) -> Iterator[Mount]:
     """What the agent has, outer paths first, so that an inner one is not covered. With `above`: only below
     these, since the rest is seen as it is."""
     found = dict.fromkeys((*needs.programs, *needs.reads), Kind.READ_ONLY)
@@ -160,7 +162,11 @@ def _given(outside: Outside, needs: Needs, above: Sequence[Path] = ()) -> Iterat
         ours = _held(directory, (needs.workspace, *needs.own, *needs.writes))
         if not above or _held(name, above):
             steps.append((name, directory, Kind.WRITABLE if ours else Kind.READ_ONLY))
-    steps += [(path, path, Kind.READ_ONLY) for path in needs.kept if not _held(path, needs.writes)]
+    kept = [path for path in needs.kept if not _held(path, needs.writes)]
+    steps += [(path, path, Kind.READ_ONLY) for path in kept]
+    # What is mounted cannot be renamed, nor another one be put in its place.
+    pinned = {path.parent for path in kept} - {needs.workspace}
+    steps += [(path, path, Kind.WRITABLE) for path in pinned]
     for target, source, kind in sorted(steps, key=lambda step: len(step[0].parts)):
         yield Mount(kind, target, source)
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from supervisor.agents.catalog import Descriptor
 from supervisor.agents.homes.logins import expand
-from supervisor.agents.homes.short_path import PLACE
+from supervisor.agents.homes.short_path import PLACE, short_places
 from supervisor.agents.walls.mounts import Needs, Outside
 
 SYSTEM: Final = ("/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
@@ -35,11 +33,8 @@ SHEBANG_BYTES: Final = 256
 """Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE)."""
 
 
-def outside(
-    state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str, str], *, hidden: Iterable[Path] = ()
-) -> Outside:
-    """What this machine has. `state`: the state directory. `environ`: the server's. `hidden`: more that is
-    kept from agents."""
+def outside(state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str, str]) -> Outside:
+    """What this machine has. `state`: the state directory. `environ`: the server's."""
     home = environ.get("HOME")
     system, links = [], []
     for path in map(Path, SYSTEM):
@@ -50,7 +45,7 @@ def outside(
     return Outside(
         system=tuple(system),
         links=tuple(links),
-        hidden=tuple(sorted({state.resolve(), *_short_places(), *hidden})),
+        hidden=(state.resolve(),),
         names=(state,),
         home=Path(home).resolve() if home and Path(home).is_dir() else None,
         logins=tuple(_logins(catalog, environ)),
@@ -58,26 +53,28 @@ def outside(
     )
 
 
-def _short_places() -> Iterator[Path]:
-    """Directories with the short names of agents' directories (`short_path`)."""
-    with suppress(OSError):
-        for path in Path(tempfile.gettempdir()).glob(f"{PLACE}{os.getuid()}-*"):
-            if path.is_dir() and not path.is_symlink():
-                yield path.resolve()
-
-
 def _logins(
     catalog: Mapping[str, Descriptor], environ: Mapping[str, str]
 ) -> Iterator[tuple[Path, frozenset[str]]]:
     found: dict[Path, set[str]] = {}
-    homes = {Path(text).resolve() for text in (environ.get("HOME"),) if text}
     for key, descriptor in catalog.items():
         for file in (file for source in descriptor.credentials for file in source.files):
             path = expand(file, environ)
-            if path is not None and path.parent.is_dir() and path.parent.resolve() not in homes:
+            if path is None or not path.parent.is_dir():
+                continue
+            moved = file.startswith("$") and file[1:].partition("/")[0] in descriptor.data_dir_env
+            if _is_private(path.parent, environ.get("HOME")) or (moved and not file.startswith("$HOME/")):
                 found.setdefault(path.parent.resolve(), set()).add(key)
     for path, keys in found.items():
         yield path, frozenset(keys)
+
+
+def _is_private(directory: Path, home: str | None) -> bool:
+    """Whether it is a directory of programs, with a dot in the user's home: a login that a person put among
+    the own files is in none."""
+    if home is None or not directory.is_relative_to(home):
+        return False
+    return any(part.startswith(".") for part in directory.relative_to(home).parts)
 
 
 def needs_of(
@@ -104,6 +101,7 @@ def needs_of(
         asked=workspace,
         own=tuple(sorted(ours)),
         programs=programs(argv, environment.get("PATH"), prefix, Path.home().resolve()),
+        hidden=tuple(each.resolve() for each in short_places(own) if each.is_dir() and not each.is_symlink()),
         aliases=tuple(
             (name, name.resolve()) for name in named if name.is_symlink() and name.resolve() in known
         ),
@@ -111,9 +109,12 @@ def needs_of(
     )
 
 
-def kept(workspace: Path, places: Sequence[str] = LATER) -> tuple[Path, ...]:
-    """Those places of a workspace that are there, and are no links."""
-    found = [workspace / place for place in places]
+def kept(workspace: Path) -> tuple[Path, ...]:
+    """What is to stay as it is in a workspace: those of LATER that are there, and are no links."""
+    git = workspace / ".git"
+    # A worktree's `.git` is a file that names its repository: another one would have other hooks.
+    found = [git] if git.is_file() else []
+    found += [workspace / place for place in LATER]
     return tuple(path for path in found if path.exists() and path.resolve() == path)
 
 
