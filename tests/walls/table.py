@@ -7,7 +7,7 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from tests.walls.escapes import ATTEMPTS, KINDS
-from tests.walls.expected import EXPECTED, LEVELS, USERS, Outcome
+from tests.walls.expected import EXPECTED, LEVELS, NONE, USERS, Outcome
 
 PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
 BEGIN = "<!-- walls: written by python3 -m tests.walls.table -->"
@@ -20,6 +20,11 @@ def outcome(name: str, user: str, level: str) -> Outcome:
     return found
 
 
+def users(level: str) -> list[str]:
+    """Who can have a level."""
+    return [user for user in USERS if (user, level) not in NONE]
+
+
 def of_kind(kind: str) -> list[str]:
     """The attempts of a kind, in their order."""
     return [name for name, each in ATTEMPTS.items() if each.kind == kind]
@@ -29,7 +34,7 @@ def gaps() -> dict[str, list[str]]:
     """The reasons for what a level does not stop, and the attempts that escape for it."""
     found: dict[str, list[str]] = {}
     for name in (name for kind in KINDS for name in of_kind(kind)):
-        reached = [outcome(name, user, level) for user in USERS for level in WALLED]
+        reached = [outcome(name, user, level) for level in WALLED for user in users(level)]
         for why in dict.fromkeys(each.why for each in reached if each.escapes):
             found.setdefault(why, []).append(name)
     return found
@@ -37,8 +42,8 @@ def gaps() -> dict[str, list[str]]:
 
 def cell(names: Sequence[str], level: str) -> str:
     """What becomes of these attempts at a level: of an ordinary user and, where that differs, of root."""
-    said = [_of_user(names, user, level) for user in USERS]
-    return said[0] if said[0] == said[1] else " / ".join(said)
+    said = [_of_user(names, user, level) for user in users(level)]
+    return " / ".join(dict.fromkeys(said))
 
 
 def _of_user(names: Sequence[str], user: str, level: str) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from supervisor.agents.spawning.confinement import can_scope
+from supervisor.agents.walls.wall import Wall as Kind
 from tests.walls import escapes, levels, table
-from tests.walls.expected import EXPECTED, LEVELS, USERS, Outcome
-from tests.walls.levels import Bubblewrap
+from tests.walls.expected import EXPECTED, LEVELS, NONE, USERS, Outcome
+from tests.walls.levels import Walled
 from tests.walls.scene import PYTHON, ROOT_USER, Result, Scene, attack, open_scene
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
@@ -64,11 +66,15 @@ async def test_each_level_stops_what_the_table_says(
     record_property("impossible here", scene.impossible)
     if level != "off":
         needs_walls(scene)
+    if (user_of(scene), level) in NONE:
+        pytest.skip("there is no such wall")
     found = await attack(scene, levels.LEVELS[level])
     wrong = {}
     for name, result in found.items():
         expected: Outcome = getattr(getattr(EXPECTED[name], user_of(scene)), level)
         escaped = result.outcome == "escaped"
+        if level != "off" and name == "connect_abstract" and not can_scope():
+            continue  # before Linux 6.12 it is reached
         if escaped != expected.escapes and (escaped or name not in scene.impossible):
             wrong[name] = result
     assert wrong == {}, scene.impossible
@@ -76,38 +82,38 @@ async def test_each_level_stops_what_the_table_says(
 
 HOLES = {
     "masks": (
-        Bubblewrap(strict=False, without=frozenset({levels.MASKS})),
+        Walled(Kind.GUARD, (levels.MASKS,)),
         ["read_master_key", "write_agent_login", "read_by_symbolic_link", "chmod_agent_login", "watch_log"],
     ),
     "processes": (
-        Bubblewrap(strict=False, without=frozenset({levels.PROCESSES})),
+        Walled(Kind.GUARD, (levels.PROCESSES,)),
         ["signal_server", "list_processes", "signal_group", "change_limit", "outlive_session"],
     ),
     "read-only": (
-        Bubblewrap(strict=False, without=frozenset({levels.READ_ONLY})),
+        Walled(Kind.GUARD, (levels.READ_ONLY,)),
         ["write_hook", "replace_git_directory", "write_editor_task"],
     ),
     "memory": (
-        Bubblewrap(strict=True, without=frozenset({levels.MEMORY})),
+        Walled(Kind.STRICT, (levels.MEMORY,)),
         ["read_segment", "read_queue"],
     ),
     "filter": (
-        Bubblewrap(strict=True, without=frozenset({levels.FILTER})),
+        Walled(Kind.STRICT, (levels.FILTER,)),
         ["read_session_key", "open_vsock", "set_up_ring", "handle_page_faults"],
     ),
     "session": (
-        Bubblewrap(strict=True, without=frozenset({levels.NEW_SESSION})),
+        Walled(Kind.STRICT, (levels.NEW_SESSION,)),
         ["type_into_terminal"],
     ),
 }
 """Walls without one of their parts, and what then escapes."""
 
-ROOTS_HOLE = Bubblewrap(strict=False, without=frozenset({levels.USER_NAMESPACE, levels.CAPABILITIES}))
+ROOTS_HOLE = Walled(Kind.GUARD, (levels.USER_NAMESPACE, levels.CAPABILITIES))
 ROOTS_ESCAPES = ["unmount_masks", "bind_below_masks", "remount_hooks", "open_packet_socket", "read_by_handle"]
 """What root does behind mounts alone: without a user namespace, and with all capabilities."""
 
 
-async def missed(scene: Scene, wall: Bubblewrap, names: list[str]) -> dict[str, Result]:
+async def missed(scene: Scene, wall: Walled, names: list[str]) -> dict[str, Result]:
     """What did not escape though the machine can do it."""
     needs_walls(scene)
     found = await attack(scene, wall, names)

@@ -15,21 +15,27 @@ STATE = Path("/srv/state")
 OUTSIDE = Outside(
     system=(Path("/usr"),), hidden=(STATE,), names=(Path("/home/u/.ostler"),), home=Path("/home/u")
 )
-GUARDED = Walls(wall=Wall.GUARD, program="bwrap", outside=OUTSIDE)
+GUARDED = Walls(wall=Wall.GUARD, outside=OUTSIDE)
 
 
-def test_settings_can_ask_for_a_stronger_wall_and_not_for_a_weaker_one():
+def test_settings_can_ask_for_a_stronger_wall_and_not_for_a_weaker_one(monkeypatch):
+    monkeypatch.setattr(module, "obstacle", lambda wall, _: None)
     assert GUARDED.of(None) is Wall.GUARD
     assert GUARDED.of(Wall.STRICT) is Wall.STRICT
     with pytest.raises(WallUnavailable, match="off is weaker than this server's guard"):
         GUARDED.of(Wall.OFF)
 
 
-def test_without_walls_none_can_be_asked_for():
-    none = Walls(wall=Wall.OFF, obstacle="the program bwrap is not installed. Install bubblewrap")
+def test_a_wall_is_tried_once_and_refused_with_the_reason(monkeypatch):
+    tried = []
+    reason = "the program bwrap is not installed. Install bubblewrap"
+    monkeypatch.setattr(module, "obstacle", lambda wall, _: tried.append(wall) or reason)
+    none = Walls(wall=Wall.OFF, obstacle="OSTLER_WALLS is off", outside=OUTSIDE)
     assert none.of(None) is none.of(Wall.OFF) is Wall.OFF
-    with pytest.raises(WallUnavailable, match="strict cannot be had here: the program bwrap"):
-        none.of(Wall.STRICT)
+    for _ in range(2):
+        with pytest.raises(WallUnavailable, match="strict cannot be had here: the program bwrap"):
+            none.of(Wall.STRICT)
+    assert tried == [Wall.STRICT]
 
 
 @pytest.mark.parametrize("wall", [Wall.GUARD, Wall.STRICT])
@@ -62,13 +68,13 @@ def test_a_strict_wall_is_not_put_around_what_it_hides(workspace):
 
 
 def test_what_is_wanted_by_name_is_refused_with_the_reason_and_never_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "obstacle", lambda _: "the trial of guard failed: no. Allow it")
-    with pytest.raises(WallUnavailable, match=r"OSTLER_WALLS: strict cannot be had here: the trial of guard"):
+    monkeypatch.setattr(module, "obstacle", lambda wall, _: f"the trial failed: no {wall}. Allow it")
+    with pytest.raises(WallUnavailable, match=r"OSTLER_WALLS: strict cannot be had here: the trial failed"):
         build(WallsWanted(wall=Wall.STRICT), tmp_path, {}, {})
     found = build(WallsWanted(wall=None), tmp_path, {}, {})
-    assert (found.wall, found.obstacle) == (Wall.OFF, "the trial of guard failed: no. Allow it")
+    assert (found.wall, found.obstacle) == (Wall.OFF, "the trial failed: no guard. Allow it")
 
 
-def test_root_gets_none(monkeypatch):
+def test_root_gets_no_guard(monkeypatch):
     monkeypatch.setattr(module.os, "geteuid", lambda: 0)
-    assert "Start it as another user" in (module.obstacle(OUTSIDE) or "")
+    assert "Start it as another user" in (module.obstacle(Wall.GUARD, OUTSIDE) or "")

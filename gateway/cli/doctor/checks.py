@@ -255,7 +255,8 @@ def walls(machine: Machine) -> Findings:
     if wanted is Wall.OFF:
         yield Finding("walls", WARN, "off: an agent can reach what you can reach", f"Unset {WALLS_VARIABLE}.")
         return
-    reason = wall_obstacle(outside(machine.state, load_catalog(), machine.env))
+    found = outside(machine.state, load_catalog(), machine.env)
+    reason = wall_obstacle(wanted or Wall.GUARD, found)
     if reason is None:
         yield Finding("walls", OK, (wanted or Wall.GUARD).value)
         return

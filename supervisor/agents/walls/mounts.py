@@ -47,6 +47,8 @@ class Outside:
 
     system: tuple[Path, ...]
     """Directories that every program may need."""
+    private: tuple[tuple[Path, bool], ...] = ()
+    """Of the system, what is open to root alone, where root runs Ostler; whether it is a directory."""
     links: tuple[tuple[Path, str], ...] = ()
     """Links at the root, each with its text."""
     hidden: tuple[Path, ...] = ()
@@ -87,6 +89,8 @@ class Needs:
 ROOT: Final = Path("/")
 DEV: Final = Path("/dev")
 PROC: Final = Path("/proc")
+SETTINGS: Final = Path("/proc/sys")
+NOTHING: Final = Path("/dev/null")
 RUN: Final = Path("/run")
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - of the agent alone
 TEMPORARY: Final = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - of the agent alone
@@ -105,7 +109,7 @@ def mounts(wall: Wall, outside: Outside, needs: Needs) -> list[Mount]:
 
 def _guard(outside: Outside, needs: Needs) -> Iterator[Mount]:
     yield Mount(Kind.DEVICES, ROOT, ROOT)
-    yield Mount(Kind.NEW_PROC, PROC)
+    yield from _processes()
     # Sockets of services that start processes outside of the walls for the user: systemd, D-Bus, containers.
     yield from _emptied(RUN, outside.runtime)
     for path, agents in outside.logins:
@@ -124,7 +128,9 @@ def _strict(outside: Outside, needs: Needs) -> Iterator[Mount]:
         yield Mount(Kind.READ_ONLY, path, path)
     for link, text in outside.links:
         yield Mount(Kind.LINK, link, Path(text))
-    yield Mount(Kind.NEW_PROC, PROC)
+    for path, directory in outside.private:
+        yield Mount(Kind.EMPTY, path) if directory else Mount(Kind.READ_ONLY, path, NOTHING)
+    yield from _processes()
     yield Mount(Kind.NEW_DEVICES, DEV)
     yield Mount(Kind.EMPTY, SHARED_MEMORY)
     for path in TEMPORARY:
@@ -136,6 +142,12 @@ def _strict(outside: Outside, needs: Needs) -> Iterator[Mount]:
         yield Mount(Kind.EMPTY, outside.home)
     yield from _given(needs)
     yield Mount(Kind.SEALED, ROOT)
+
+
+def _processes() -> Iterator[Mount]:
+    yield Mount(Kind.NEW_PROC, PROC)
+    # Its files belong to root, to whom the kernel lets change them also without capabilities.
+    yield Mount(Kind.READ_ONLY, SETTINGS, SETTINGS)
 
 
 def _emptied(directory: Path, kept: Sequence[Path]) -> Iterator[Mount]:

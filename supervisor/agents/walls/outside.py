@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,7 @@ def outside(state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str
             system.append(path)
     return Outside(
         system=tuple(system),
+        private=tuple(_private(Path("/etc"))) if os.geteuid() == 0 else (),
         links=tuple(links),
         hidden=(state.resolve(),),
         names=(state,),
@@ -51,6 +53,19 @@ def outside(state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str
         logins=tuple(_logins(catalog, environ)),
         runtime=tuple(path for path in map(Path, RUNTIME) if path.exists()),
     )
+
+
+def _private(directory: Path) -> Iterator[tuple[Path, bool]]:
+    """What others than root cannot read there, the outermost alone; whether it is a directory."""
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            if entry.is_symlink():
+                continue
+            path, inside = Path(entry.path), entry.is_dir()
+            if not entry.stat().st_mode & (stat.S_IXOTH if inside else stat.S_IROTH):
+                yield path, inside
+            elif inside:
+                yield from _private(path)
 
 
 def _logins(

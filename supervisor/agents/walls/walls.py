@@ -32,7 +32,8 @@ USERNS: Final = (
 )
 
 ROOT: Final = (
-    "Ostler runs as root, which owns the machine's files also without capabilities. Start it as another user"
+    "Ostler runs as root, to whom the machine's files and devices belong. Start it as another user, or use "
+    "the wall strict"
 )
 
 
@@ -50,20 +51,27 @@ class WallsWanted:
 class Walls:
     """What walls this server's agents get. Made by `build`.
 
-    `wall`: that of an agent whose settings name none. `obstacle`: why walls cannot be had, and what to do;
-    None if they can. `reads`, `writes`: further paths for all agents.
+    `wall`: that of an agent whose settings name none. `obstacle`: why it is OFF; None if it is not.
+    `reads`, `writes`: further paths for all agents.
     """
 
     wall: Wall
     obstacle: str | None = None
-    program: str = ""
     outside: Outside | None = attrs.field(default=None, repr=False)
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    _obstacles: dict[Wall, str | None] = attrs.field(factory=dict, init=False, repr=False)
+
+    def why_not(self, wall: Wall) -> str | None:
+        """Why a wall cannot be had here, and what to do; None if it can. Blocks for some milliseconds the
+        first time."""
+        if wall not in self._obstacles:
+            self._obstacles[wall] = obstacle(wall, self.outside)
+        return self._obstacles[wall]
 
     def of(self, asked: Wall | None) -> Wall:
-        """The wall of an agent whose settings ask for this one. Raises WallUnavailable, also for a weaker one
-        than the server's."""
+        """The wall of an agent whose settings ask for this one. Blocks as `why_not` does. Raises
+        WallUnavailable, also for a weaker one than the server's."""
         if asked is None or asked is self.wall:
             return self.wall
         if asked.strength < self.wall.strength:
@@ -71,8 +79,9 @@ class Walls:
                 f"acp_walls: {asked} is weaker than this server's {self.wall}. Leave it out, or start "
                 f"the server with {VARIABLE}={asked}"
             )
-        if self.outside is None:
-            raise WallUnavailable(f"acp_walls: {asked} cannot be had here: {self.obstacle}")
+        reason = self.why_not(asked)
+        if reason is not None:
+            raise WallUnavailable(f"acp_walls: {asked} cannot be had here: {reason}")
         return asked
 
     def enclosure(self, wall: Wall, needs: Needs) -> Enclosure | None:
@@ -100,7 +109,7 @@ class Walls:
         needs = attrs.evolve(needs, reads=(*self.reads, *needs.reads), writes=(*self.writes, *needs.writes))
         return Enclosure(
             wall=wall,
-            program=self.program,
+            program=_program(),
             mounts=tuple(mounts(wall, self.outside, needs)),
             confinement=confinement(),
         )
@@ -123,47 +132,42 @@ def build(
 
     Raises WallUnavailable for a wall that is wanted by name and cannot be had.
     """
-    if wanted.wall is Wall.OFF:
-        return Walls(wall=Wall.OFF, obstacle=f"{VARIABLE} is off")
-    found = outside(state, catalog, environ)
-    reason = obstacle(found)
-    if reason is not None:
-        if wanted.wall is not None:
-            raise WallUnavailable(f"{VARIABLE}: {wanted.wall} cannot be had here: {reason}")
-        return Walls(wall=Wall.OFF, obstacle=reason)
-    return Walls(
+    found = Walls(
         wall=wanted.wall or Wall.GUARD,
-        program=shutil.which(bubblewrap.PROGRAM) or bubblewrap.PROGRAM,
-        outside=found,
+        outside=outside(state, catalog, environ),
         reads=tuple(path.resolve() for path in wanted.reads if path.exists()),
         writes=tuple(path.resolve() for path in wanted.writes if path.exists()),
     )
+    if wanted.wall is Wall.OFF:
+        return attrs.evolve(found, obstacle=f"{VARIABLE} is off")
+    reason = found.why_not(found.wall)
+    if reason is None:
+        return found
+    if wanted.wall is not None:
+        raise WallUnavailable(f"{VARIABLE}: {wanted.wall} cannot be had here: {reason}")
+    return attrs.evolve(found, wall=Wall.OFF, obstacle=reason)
 
 
-def obstacle(found: Outside) -> str | None:
-    """Why walls cannot be made here, and what to do; None if both can. Tries the exact profiles."""
+def obstacle(wall: Wall, found: Outside | None) -> str | None:
+    """Why a wall cannot be made here, and what to do; None if it can. Tries the exact profile."""
     if sys.platform != "linux":
         return "walls are made of Linux' namespaces. Run Ostler on Linux, or in a container"
-    if os.geteuid() == 0:
+    if found is None:
+        return "nothing is known of this machine"
+    if wall is Wall.GUARD and os.geteuid() == 0:
         return ROOT
-    program = shutil.which(bubblewrap.PROGRAM)
-    if program is None:
+    if shutil.which(bubblewrap.PROGRAM) is None:
         return f"the program {bubblewrap.PROGRAM} is not installed. {INSTALL}"
     with tempfile.TemporaryDirectory(prefix="ostler-wall-") as directory:
         needs = Needs(agent="", workspace=Path(directory).resolve())
-        for wall in (Wall.GUARD, Wall.STRICT):
-            reason = _try(
-                Enclosure(
-                    wall=wall,
-                    program=program,
-                    mounts=tuple(mounts(wall, found, needs)),
-                    confinement=confinement(),
-                ),
-                directory,
-            )
-            if reason is not None:
-                return f"the trial of {wall} failed: {reason}. {USERNS}"
-    return None
+        steps = tuple(mounts(wall, found, needs))
+        trial = Enclosure(wall=wall, program=_program(), mounts=steps, confinement=confinement())
+        reason = _try(trial, directory)
+    return None if reason is None else f"the trial failed: {reason}. {USERNS}"
+
+
+def _program() -> str:
+    return shutil.which(bubblewrap.PROGRAM) or bubblewrap.PROGRAM
 
 
 def _try(wall: Enclosure, directory: str) -> str | None:

@@ -203,7 +203,7 @@ class Launcher:
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
     ) -> Plan:
         settings, descriptor = record.agent, self.descriptor(record)
-        wall = self._wall(settings)
+        wall = await self._wall(record)
         with_session = descriptor.secrets_with_session
         launch = await self._installed(record, descriptor, progress, install_seconds)
         own = await self._own_secrets(record)
@@ -284,10 +284,15 @@ class Launcher:
         except InstallError as error:
             raise _unusable(str(error)) from error
 
-    def _wall(self, settings: AgentSettings) -> Wall:
-        """The wall of an agent with these settings. Raises AgentFailure."""
+    async def _wall(self, record: ConversationRecord) -> Wall:
+        """The wall of a conversation's agent. Raises AgentFailure."""
+        asked = record.agent.acp_walls
+        if asked is None:
+            return self.walls.wall
         try:
-            return self.walls.of(None if settings.acp_walls is None else Wall(settings.acp_walls))
+            # In a thread: the first time it is tried.
+            find = partial(self.walls.of, Wall(asked))
+            return await in_time(find, "to try a wall", limiter=OWN_PATHS.of(record.id))
         except WallUnavailable as error:
             raise _unusable(str(error)) from error
 
