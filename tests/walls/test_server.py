@@ -182,6 +182,6 @@ def test_root_is_refused_a_wall_that_it_names(tmp_path: Path) -> None:
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 1
     assert ended.stderr.strip().splitlines()[-1] == (
-        "ostler: OSTLER_WALLS: guard cannot be had here: Ostler runs as root, to whom the machine's files "
+        "ostler: OSTLER_WALLS: guard is unavailable here: Ostler runs as root, to whom the machine's files "
         "and devices belong. Start it as another user, or use the wall strict"
     )

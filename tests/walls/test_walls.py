@@ -33,7 +33,7 @@ def test_a_wall_is_tried_once_and_refused_with_the_reason(monkeypatch):
     none = Walls(wall=Wall.OFF, obstacle="OSTLER_WALLS is off", outside=OUTSIDE)
     assert none.of(None) is none.of(Wall.OFF) is Wall.OFF
     for _ in range(2):
-        with pytest.raises(WallUnavailable, match="strict cannot be had here: the program bwrap"):
+        with pytest.raises(WallUnavailable, match="strict is unavailable here: the program bwrap"):
             none.of(Wall.STRICT)
     assert tried == [Wall.STRICT]
 
@@ -69,7 +69,7 @@ def test_a_strict_wall_is_not_put_around_what_it_hides(workspace):
 
 def test_what_is_wanted_by_name_is_refused_with_the_reason_and_never_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "obstacle", lambda wall, _: f"the trial failed: no {wall}. Allow it")
-    with pytest.raises(WallUnavailable, match=r"OSTLER_WALLS: strict cannot be had here: the trial failed"):
+    with pytest.raises(WallUnavailable, match=r"OSTLER_WALLS: strict is unavailable here: the trial failed"):
         build(WallsWanted(wall=Wall.STRICT), tmp_path, {}, {})
     found = build(WallsWanted(wall=None), tmp_path, {}, {})
     assert (found.wall, found.obstacle) == (Wall.OFF, "the trial failed: no guard. Allow it")

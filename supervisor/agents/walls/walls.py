@@ -39,7 +39,7 @@ ROOT: Final = (
 
 @attrs.frozen(kw_only=True)
 class WallsWanted:
-    """What an operator asks for. `wall`: None for `guard` where it can be had. `reads`, `writes`: further
+    """What an operator asks for. `wall`: None for `guard` where it is available. `reads`, `writes`: further
     paths for all agents."""
 
     wall: Wall | None = Wall.OFF
@@ -63,7 +63,7 @@ class Walls:
     _obstacles: dict[Wall, str | None] = attrs.field(factory=dict, init=False, repr=False)
 
     def why_not(self, wall: Wall) -> str | None:
-        """Why a wall cannot be had here, and what to do; None if it can. Blocks for some milliseconds the
+        """Why a wall is unavailable here, and what to do; None if it is not. Blocks for some milliseconds the
         first time."""
         if wall not in self._obstacles:
             self._obstacles[wall] = obstacle(wall, self.outside)
@@ -81,7 +81,7 @@ class Walls:
             )
         reason = self.why_not(asked)
         if reason is not None:
-            raise WallUnavailable(f"acp_walls: {asked} cannot be had here: {reason}")
+            raise WallUnavailable(f"acp_walls: {asked} is unavailable here: {reason}")
         return asked
 
     def enclosure(self, wall: Wall, needs: Needs) -> Enclosure | None:
@@ -130,7 +130,7 @@ def build(
 ) -> Walls:
     """Find out which wall this server's agents get, and try it. Blocks for some milliseconds.
 
-    Raises WallUnavailable for a wall that is wanted by name and cannot be had.
+    Raises WallUnavailable for a wall that is wanted by name and is unavailable.
     """
     found = Walls(
         wall=wanted.wall or Wall.GUARD,
@@ -144,7 +144,7 @@ def build(
     if reason is None:
         return found
     if wanted.wall is not None:
-        raise WallUnavailable(f"{VARIABLE}: {wanted.wall} cannot be had here: {reason}")
+        raise WallUnavailable(f"{VARIABLE}: {wanted.wall} is unavailable here: {reason}")
     return attrs.evolve(found, wall=Wall.OFF, obstacle=reason)
 
 
