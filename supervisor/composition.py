@@ -25,6 +25,7 @@ from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
 from supervisor.agents.limits.values import NO_LIMITS, AgentLimits
 from supervisor.agents.restart import RestartPolicy
+from supervisor.agents.walls.walls import WallsWanted, build
 from supervisor.conversations.agent.admission import DEFAULT_WARM, Limits, Slots, memory_left
 from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
@@ -133,6 +134,8 @@ class Supervision:
     `warm_processes`: how many of each agent wait for the next conversation, by the agent's key.
 
     `agent_limits`: those of each agent's process tree.
+
+    `walls`: what agents can reach of the machine.
     """
 
     limits: Limits = attrs.field(factory=Limits)
@@ -148,6 +151,7 @@ class Supervision:
     bash: BashLimits = attrs.field(factory=BashLimits)
     warm_processes: Mapping[str, int] = attrs.field(factory=lambda: DEFAULT_WARM)
     agent_limits: AgentLimits = NO_LIMITS
+    walls: WallsWanted = attrs.field(factory=WallsWanted)
 
 
 @attrs.frozen(kw_only=True)
@@ -280,8 +284,8 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
     `documents`: where settings and other small documents are; None: in the state directory.
     `several`: this server is one of several; what is else in the state directory is in their database then.
 
-    Raises StateRefused, JournalError, CredentialsFailure, SettingsFailure or OSError for what cannot be
-    opened.
+    Raises StateRefused, JournalError, CredentialsFailure, SettingsFailure, WallUnavailable or OSError for
+    what cannot be opened.
 
     Owns everything that it opens: leaving the block, also by cancellation, stops every agent and closes the
     journal.
@@ -314,8 +318,10 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             log.warning("profiles of models cannot be read", reason=str(error))
             return {}
 
+    walls = await trio.to_thread.run_sync(build, supervision.walls, directory, catalog, environ)
     launcher = Launcher(
         catalog=catalog,
+        walls=walls,
         prefix=supervision.agents or directory / AGENTS_DIR,
         data=directory / DATA_DIR,
         server_environment=environ,

@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.clients.harness",
     "tests.journal.harness",
     "tests.mcp.harness",
+    "tests.walls.harness",
 ]
 
 # Thousands of tests are collected, and stay: to look for garbage among them again and again took a third of

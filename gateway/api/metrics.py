@@ -78,6 +78,7 @@ class Readings:
 
     version: str
     containment: str
+    walls: str
     uptime: float
     sockets: int
     connections: int

@@ -146,6 +146,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "cpu_seconds": nullable({**NUMBER, "description": "Of the process tree"}),
             "processes": nullable(COUNT),
             "containment": STRING,
+            "walls": nullable({**STRING, "description": "off, guard or strict: what it can reach"}),
             "queue": {**COUNT, "description": "Messages that wait for the agent"},
             "changed_secrets": {
                 **array(STRING),
@@ -224,6 +225,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
             **each(STRING, "version! python_version"),
             "state": {**STRING, "description": "The state directory"},
             "containment": STRING,
+            "walls": obj(
+                {"wall": STRING, "obstacle": nullable({**STRING, "description": "Why there are none"})}
+            ),
             "secret_key": obj(each(TEXT_OR_NULL, "source problem")),
             "session_key_wanted": BOOLEAN,
             "conversations": obj(each(COUNT, "total loaded")),

@@ -47,6 +47,9 @@ from supervisor.agents.restart import RestartPolicy
 from supervisor.agents.spawning.descriptors import Shares, shares
 from supervisor.agents.spawning.descriptors import limit as descriptor_limit
 from supervisor.agents.spawning.prctl import ATTACHABLE_VARIABLE
+from supervisor.agents.walls.wall import VARIABLE as WALLS_VARIABLE
+from supervisor.agents.walls.wall import parse as parse_wall
+from supervisor.agents.walls.walls import WallsWanted
 from supervisor.composition import Supervision
 from supervisor.conversations.agent.admission import (
     DEFAULT_WARM,
@@ -293,7 +296,21 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         warm_processes=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_WARM),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
         agent_limits=_agent_limits(env),
+        walls=WallsWanted(
+            wall=pick(env, WALLS_VARIABLE, parse_wall, None),
+            reads=pick(env, "OSTLER_WALLS_READ", _paths, ()),
+            writes=pick(env, "OSTLER_WALLS_WRITE", _paths, ()),
+        ),
     )
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    """Paths with colons between them, as in PATH."""
+    found = tuple(Path(each).expanduser() for each in text.split(":") if each)
+    for path in found:
+        if not path.is_absolute():
+            raise ValueError(f"{path} is not absolute")
+    return found
 
 
 def _agent_limits(env: Mapping[str, str]) -> AgentLimits:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -34,6 +34,7 @@ from supervisor.agents.containment.containment import PID_FILE, killing_agents
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.agents.homes.data_dir import write_private
+from supervisor.agents.walls.wall import WallUnavailable
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
@@ -64,6 +65,9 @@ The journal's thread holds it for microseconds at a time; with Python's default 
 that long while the loop is busy.
 """
 
+AGAIN_SECONDS: Final = 0.25
+"""Seconds between two attempts to open the services over a database that went away meanwhile."""
+
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the server in order."""
 
@@ -80,6 +84,7 @@ FORESEEN: Final = (
     SettingsFailure,
     MachinesRefused,
     DatabaseAway,
+    WallUnavailable,
     OSError,
 )
 """Failures of a start whose message is fit for people."""
@@ -134,14 +139,10 @@ async def serve(
     environ = {**os.environ, **take_private(os.environ), **(keys or {})}
     sockets = (lifeline.listening() if lifeline is not None else []) or await _bind(config)
     try:
-        if config.machines is not None:
-            from gateway.serving.waiting import await_database
-
-            await await_database(config.machines.database, config, sockets)
         # Signals are handled until the last agent is gone, so that a second one can shorten a shutdown.
         async with trio.open_nursery() as hearing:
             async with (
-                open_services(config, environ, url_of(config, sockets), lifeline) as services,
+                _open_when_possible(config, environ, sockets, lifeline) as services,
                 _control_socket(config, url_of(config, sockets)) as control,
                 trio.open_nursery() as root,
             ):
@@ -320,6 +321,35 @@ async def _obey_signals(
                         emptying.start_soon(_drain_and_close, services, services.machines)
                         continue
                 closing.set()
+
+
+@asynccontextmanager
+async def _open_when_possible(
+    config: Config, environ: Mapping[str, str], sockets: list[socket.socket], lifeline: Lifeline | None
+) -> AsyncIterator[Services]:
+    """Open the services, as soon as the database answers where there is one: also after it went away while
+    they were opened. Otherwise as `open_services`."""
+    url = url_of(config, sockets)
+    if config.machines is None:
+        async with open_services(config, environ, url, lifeline) as services:
+            yield services
+        return
+    from gateway.serving.several import is_away
+    from gateway.serving.waiting import await_database
+
+    async with AsyncExitStack() as stack:
+        while True:
+            await await_database(config.machines.database, config, sockets)
+            try:
+                services = await stack.enter_async_context(open_services(config, environ, url, lifeline))
+            except Exception as error:
+                if not all(is_away(reason) for reason in _leaves(error)):
+                    raise
+                log.warning("the database went away; waiting for it again", reason=_line(error))
+                await trio.sleep(AGAIN_SECONDS)
+            else:
+                break
+        yield services
 
 
 @asynccontextmanager

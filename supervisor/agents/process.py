@@ -55,6 +55,7 @@ from supervisor.agents.spawning.spawning import (
     StartTimeout,
     start_child,
 )
+from supervisor.agents.walls.enclosure import Enclosure
 from supervisor.fairness import share
 
 log = structlog.get_logger(__name__)
@@ -71,7 +72,8 @@ SHARED_SECONDS = 30.0
 all its pages."""
 
 NAMESPACE_SIGNALLED = 128
-"""In a PID namespace, a process ended by signal n exits with this plus n (`levels.in_namespace`)."""
+"""In a PID namespace, a process ended by signal n exits with this plus n (`levels.in_namespace`,
+`walls.bubblewrap`)."""
 
 
 Pipes = tuple[trio.lowlevel.FdStream, AgentPipe, AgentPipe]
@@ -91,9 +93,12 @@ class AgentProcess:
         spawn_seconds: float,
         forked: bool,
         keeper: Keeper,
+        enclosure: Enclosure | None = None,
     ) -> None:
         stdin, stdout, stderr = pipes
         self.limits = keeper
+        self.enclosure = enclosure
+        """The wall around it."""
         self.forked = forked
         """Whether it is a fork of another process, and shares memory with that one."""
         self._shared = (-math.inf, 0)
@@ -157,16 +162,15 @@ class AgentProcess:
 
         Raises OSError and ValueError. Cancellation ends a start in progress.
         """
-        confinement = self.limits.confinement()
-        if confinement is not None and self._process_marker.spawner is None:
-            argv, confinement = confinement.command(argv), None
+        command, confinement = _enclosed(argv, self._process_marker, self.limits, self.enclosure)
         request = Request(
-            argv=argv,
+            argv=command,
             cwd=cwd,
             env=env,
             stdin=stdin,
             stdout=output,
             stderr=output,
+            needs=None if command == list(argv) else argv[0],
             confinement=confinement,
         )
         return await start_child(request, self._process_marker, self._spawn_seconds)
@@ -244,7 +248,12 @@ class AgentProcess:
     async def _terminate(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
         """Send SIGTERM and wait at most its grace. Return the processes that are left, new ones included."""
         asked = {entry.id for entry in tree.values()}
-        await self._signal(asked, signal.SIGTERM)
+        if self.enclosure is None:
+            await self._signal(asked, signal.SIGTERM)
+        else:
+            # Bubblewrap would kill everything at once, and ends by itself after the agent.
+            asked = {entry.id for entry in tree.values() if not self._of_wall(entry)}
+            await self._signal(asked, signal.SIGTERM, group=False)
         with trio.move_on_after(self._policy.term_grace):
             while asked or not self.exited.is_set():
                 began = trio.current_time()
@@ -254,6 +263,10 @@ class AgentProcess:
                     # Sleep as long as the reads took, so that a slow end takes at most half of a processor.
                     await trio.sleep(max(POLL_SECONDS, trio.current_time() - began))
         return await self._look()
+
+    def _of_wall(self, entry: ProcessEntry) -> bool:
+        """Whether a process is bubblewrap: the leader, or its child, the first process of the namespace."""
+        return entry.id == self._leader or entry.parent == self.pid
 
     async def _kill(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
         """Send SIGKILL until nothing is left: one pass misses processes that are forked meanwhile."""
@@ -295,17 +308,24 @@ class AgentProcess:
         pids.update(process.pid for process in (*self._known, *self._process_marker.owned))
         return any(entry.alive for pid in pids if (entry := table.get(pid)) is not None)
 
-    async def _signal(self, processes: Iterable[ProcessId], number: signal.Signals) -> None:
-        """Send the signal to the process group and to each process; SIGKILL also to the cgroup."""
-        bounds, group = self._process_marker.bounds(), self._process_marker.group
+    async def _signal(
+        self, processes: Iterable[ProcessId], number: signal.Signals, *, group: bool = True
+    ) -> None:
+        """Send the signal to each process and, with `group`, to the leader's process group; SIGKILL also to
+        the cgroup."""
+        bounds, control_group = self._process_marker.bounds(), self._process_marker.group
 
         def send() -> None:
             rooted = bounds.rooted()
-            if group is not None and number is signal.SIGKILL:
-                cgroup.kill(group, rooted)
-            kill_tree(self._leader, processes, number, rooted)
+            if control_group is not None and number is signal.SIGKILL:
+                cgroup.kill(control_group, rooted)
+            kill_tree(self._leader if group else None, processes, number, rooted)
 
         await trio.to_thread.run_sync(send, limiter=SCANNING)
+
+    @property
+    def _in_namespace(self) -> bool:
+        return self.containment is Level.PIDNS or self.enclosure is not None
 
     async def _watch(self) -> None:
         """Wait for the exit without reaping."""
@@ -317,7 +337,7 @@ class AgentProcess:
         number: int | None = None
         if result.si_code != os.CLD_EXITED:
             code, number = None, result.si_status
-        elif self.containment is Level.PIDNS and result.si_status > NAMESPACE_SIGNALLED:
+        elif self._in_namespace and result.si_status > NAMESPACE_SIGNALLED:
             code, number = None, result.si_status - NAMESPACE_SIGNALLED
         self._status = ExitStatus(code=code, signal=number, uptime=trio.current_time() - self._started)
         self.limits.ended(self._status)
@@ -382,6 +402,7 @@ async def spawn(
     by: Starter | None = None,
     confinement: Confinement | None = None,
     limits: AgentLimits | None = None,
+    enclosure: Enclosure | None = None,
 ) -> AsyncIterator[AgentProcess]:
     """Run `argv` in `cwd` with exactly `env` (plus a marker variable) while the block runs.
 
@@ -392,7 +413,8 @@ async def spawn(
 
     `by`: a running program that forks the process (`forker`). If it cannot, the spawner starts it.
 
-    `confinement`: limits for the process and for all that it starts.
+    `confinement`: limits for the process and for all that it starts. `enclosure`: the wall around them, in
+    place of the confinement.
 
     `limits`: those of an agent's whole tree, by what can hold them here.
 
@@ -409,9 +431,14 @@ async def spawn(
         except OSError as error:
             raise SpawnError(_explain(argv, cwd, error)) from error
         process_marker.variable = env.get(MARKER) or process_marker.variable
-        keeper = keep_limits(limits, process_marker)
-        inner, confinement = process_marker.confined([*keeper.prefix, *argv], keeper.confinement(confinement))
-        command = process_marker.command(inner)
+        keeper = keep_limits(limits, process_marker, walled=enclosure is not None)
+        if enclosure is None:
+            inner, confinement = process_marker.confined(
+                [*keeper.prefix, *argv], keeper.confinement(confinement)
+            )
+            command = process_marker.command(inner)
+        else:
+            command, confinement = _enclosed(argv, process_marker, keeper, enclosure)
         stdin, stdout, stderr = streams or (OWN_PIPE,) * 3
         request = Request(
             argv=command,
@@ -435,9 +462,25 @@ async def spawn(
             spawn_seconds=seconds,
             forked=forked,
             keeper=keeper,
+            enclosure=enclosure,
         )
         async with _owned(process):
             yield process
+
+
+def _enclosed(
+    argv: Sequence[str], process_marker: ProcessMarker, keeper: Keeper, enclosure: Enclosure | None
+) -> tuple[list[str], Confinement | None]:
+    """The command that runs `argv` within an agent's limits and behind its wall, if it has one, which has a
+    PID namespace of its own; and what the spawner has to confine it to."""
+    if enclosure is None:
+        limits = keeper.confinement()
+        if limits is None or process_marker.spawner is not None:
+            return list(argv), limits
+        return limits.command(argv), None
+    inner = enclosure.command([*keeper.prefix, *argv])
+    command, confinement = process_marker.confined(inner, keeper.confinement(enclosure.confinement))
+    return list(command), confinement
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import orjson
@@ -18,6 +18,7 @@ from supervisor.conversations.deletion import DELETIONS_FILE, Deletions
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import LIVE_STATUSES
+from supervisor.documents.port import DocumentsUnavailable
 from supervisor.journal.errors import JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal.errors import UnknownConversation as NotInJournal
 from supervisor.journal.rows import Listing
@@ -56,6 +57,11 @@ MOST_BYTES: Final = 2 * 1024 * 1024
 LARGEST_PART: Final = 8
 """One conversation is kept if it takes up to this part (1/8) of the bound: a larger one would push out many
 others."""
+
+NOT_NOW: Final = (JournalUnavailable, DocumentsUnavailable, NotNow)
+"""What passes: taking a conversation up is tried again."""
+
+T = TypeVar("T")
 
 Write = Callable[[bytes], bytes]
 """Makes the JSON of a conversation from its stored record."""
@@ -261,19 +267,19 @@ class Registry:
         for conversation_id in ids:
             try:
                 await self.get(conversation_id)
-            except (JournalUnavailable, NotNow):
+            except NOT_NOW:
                 later.append(conversation_id)
             except (UnknownConversation, OwnedElsewhere):
                 continue  # deleted while it waited, or taken by another server
         if later:
             log.warning("recovering conversations once the journal is writable", count=len(later))
-            self._context.nursery.start_soon(self._recover_later, later)
+            self._context.nursery.start_soon(self._later, self._recover, later)
 
-    async def _recover_later(self, ids: Sequence[str]) -> None:
+    async def _later(self, take_up: Callable[[Sequence[T]], Awaitable[None]], left: Sequence[T]) -> None:
         try:
             await self._context.journal.writable()
             await trio.sleep(RECOVER_PAUSE_SECONDS)
-            await self._recover(ids)
+            await take_up(left)
         except JournalError as error:
             log.warning("conversations not recovered", error=str(error))
 
@@ -291,14 +297,14 @@ class Registry:
     async def claimed(self, conversations: Sequence[tuple[str, Moved | None]]) -> None:
         """Take up the work of conversations that this server has just claimed from another one. What the
         database does not allow now is tried again."""
-        later: list[str] = []
+        later: list[tuple[str, Moved | None]] = []
 
         async def take_up(conversation_id: str, moved: Moved | None) -> None:
             try:
                 async with self._lock(conversation_id):
                     await self._get(conversation_id, moved)
-            except (JournalUnavailable, NotNow):
-                later.append(conversation_id)
+            except NOT_NOW:
+                later.append((conversation_id, moved))
             except (JournalError, UnknownConversation, OwnedElsewhere) as error:
                 log.warning("conversation not taken up", conversation_id=conversation_id, reason=str(error))
             except Exception:
@@ -309,7 +315,7 @@ class Registry:
             for conversation_id, moved in conversations:
                 nursery.start_soon(take_up, conversation_id, moved)
         if later:
-            self._context.nursery.start_soon(self._recover_later, later)
+            self._context.nursery.start_soon(self._later, self.claimed, later)
 
     def loaded_count(self) -> int:
         """How many conversations are loaded."""

@@ -46,6 +46,8 @@ class AgentView:
     cpu_seconds: float | None
     processes: int | None
     containment: str
+    walls: str | None
+    """What it can reach of the machine; None: it does not run."""
     queue: int
     changed_secrets: list[str] = attrs.field(factory=list)
     restorable: bool = False
@@ -143,6 +145,7 @@ async def view(
         cpu_seconds=agent.cpu_seconds if live else None,
         processes=agent.processes if live else None,
         containment=containment,
+        walls=agent.walls if live else None,
         queue=len(conversation.queued),
         changed_secrets=list(changed),
         restorable=agent.restorable,

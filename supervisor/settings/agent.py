@@ -61,7 +61,7 @@ REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 OWN_FIELDS: Final = frozenset(
     {
         *("acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"),
-        *("acp_client_methods", "acp_after_cut_off", "acp_url", "acp_headers", "acp_limits"),
+        *("acp_client_methods", "acp_after_cut_off", "acp_url", "acp_headers", "acp_limits", "acp_walls"),
     }
 )
 
@@ -257,6 +257,12 @@ class CommonAgentSettings(Setting):
     )
     acp_env_plain: Meant = attrs.field(
         default=(), metadata=described("Of acp_env, what is not a secret although its name sounds like one")
+    )
+    acp_walls: Literal["off", "guard", "strict"] | None = attrs.field(
+        default=None,
+        metadata=described(
+            "What the agent can reach of the machine, at least as strong as OSTLER_WALLS. Null: that one"
+        ),
     )
     acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = attrs.field(
         default=None,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import attrs
+import orjson
 import pytest
 import trio
 
 from supervisor.conversations import registry
+from supervisor.documents.port import DocumentsUnavailable
 from supervisor.machines.directory import Moved
 from supervisor.machines.errors import DatabaseAway, OwnedElsewhere, Place
 from tests.conversations.harness import open_harness, say, settled, until
@@ -34,7 +36,13 @@ class Machines:
 
 @pytest.mark.parametrize(
     ("answer", "loaded"),
-    [(None, True), (DatabaseAway("gone"), True), (OwnedElsewhere("x", PLACE), False), (ValueError(), False)],
+    [
+        (None, True),
+        (DatabaseAway("gone"), True),
+        (DocumentsUnavailable("gone"), True),
+        (OwnedElsewhere("x", PLACE), False),
+        (ValueError(), False),
+    ],
 )
 async def test_a_claim_is_taken_up_or_tried_again_and_never_ends_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Exception | None, loaded: bool
@@ -54,5 +62,8 @@ async def test_a_claim_is_taken_up_or_tried_again_and_never_ends_the_server(
         await supervisor.claimed([(identifier, Moved("there", "died"))])
         if loaded:
             await until(lambda: identifier in supervisor._loaded)
+            events = (await supervisor._loaded[identifier].log.search(limit=100)).items
+            moved = [orjson.loads(each.body) for each in events if b'"server"' in each.body]
+            assert [each["value"]["from"] for each in moved if each.get("key") == "server"] == ["there"]
         else:
             assert identifier not in supervisor._loaded

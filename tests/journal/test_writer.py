@@ -50,6 +50,8 @@ def spoil(journal):
         def execute(self, *_, **__):
             raise psycopg.errors.UndefinedTable("readonly: the relation is gone")
 
+        pgconn = property(execute)
+
         def close(self):
             real.close()
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 import signal
+import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +312,53 @@ async def test_a_database_that_is_away_at_the_start_is_waited_for(tmp_path: Path
             postgres.start()
             raise
         assert (await servers.machines["a"].rest.call("GET", "/ready"))["status"] == "ready"
+
+
+@asynccontextmanager
+async def _cutting(real: Path, directory: Path, cut: set[int]) -> AsyncIterator[str]:
+    """The address of a database whose connections with these numbers end before they have begun."""
+    numbers = itertools.count()
+
+    async def serve(client: trio.SocketStream) -> None:
+        async with client:
+            if next(numbers) in cut:
+                return
+            async with await trio.open_unix_socket(str(real)) as server, trio.open_nursery() as both:
+
+                async def pass_on(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+                    with suppress(trio.BrokenResourceError):
+                        async for data in source:
+                            await sink.send_all(data)
+                    both.cancel_scope.cancel()
+
+                both.start_soon(pass_on, client, server)
+                both.start_soon(pass_on, server, client)
+
+    listening = trio.socket.socket(trio.socket.AF_UNIX)
+    await listening.bind(str(directory / real.name))
+    listening.listen()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, serve, [trio.SocketListener(listening)])
+        yield str(directory)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_database_that_goes_away_while_a_server_starts_is_waited_for_again(
+    tmp_path: Path, database: Database, postgres: Any
+) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="ostler-cut-"))  # a socket's path has at most 107 bytes
+    real = postgres.directory / ".s.PGSQL.5432"
+    cut = {1, 4, 9}  # the connections of an attempt: one more is made each time
+    try:
+        async with _cutting(real, directory, cut) as host, service(tmp_path, database) as servers:
+            conninfo = database.conninfo.replace(str(postgres.directory), host)
+            a = await servers.start("a", OSTLER_DATABASE=conninfo)
+            made = await servers.converse(a)
+            assert "hello" in answer_text(await a.rest.turn(made, "hello"))
+            log = (tmp_path / "a" / "server.log").read_text()
+            assert log.count("the database went away; waiting for it again") == len(cut)
+    finally:
+        shutil.rmtree(directory)
 
 
 async def _says(path: Path, text: str) -> bool:

@@ -21,7 +21,7 @@ from tests.support.sockets import events_socket
 START_TIMEOUT_S = 30.0  # a cold start on a busy machine, far above the aim of half a second
 STOP_TIMEOUT_S = 20.0  # SIGTERM to exit, agents included
 READY = re.compile(r"Ostler is listening on (http://\S+)")
-INHERITED = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
+INHERITED = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START", "OSTLER_WALLS")
 OUTPUT_TAIL = 8000  # characters of the server's output shown when a test fails
 
 

@@ -140,6 +140,10 @@ async def status(services: Services) -> Any:
         "python_version": platform.python_version(),
         "state": str(services.config.state),
         "containment": containment_level().value,
+        "walls": {
+            "wall": services.launcher.walls.wall.value,
+            "obstacle": services.launcher.walls.obstacle,
+        },
         "secret_key": _secret_key(services),
         "session_key_wanted": bool(services.config.session_api_keys),
         "conversations": {
@@ -201,6 +205,7 @@ async def metrics(services: Services) -> Response:
     readings = Readings(
         version=__version__,
         containment=containment_level().value,
+        walls=services.launcher.walls.wall.value,
         uptime=services.activity.uptime(),
         sockets=services.subscribers.total,
         connections=services.connection_limits.descriptors,

@@ -25,6 +25,7 @@ from gateway.api.sockets.websocket import (
     refusal,
 )
 from supervisor.conversations.state.errors import UnknownConversation
+from supervisor.documents.port import DocumentsUnavailable
 from supervisor.journal.errors import JournalClosed, JournalFailed, JournalUnavailable, LogDeleted, NotOwner
 from supervisor.workspace.access import AccessRefused
 
@@ -69,7 +70,7 @@ async def serve_socket(
         await close(UNKNOWN_CONVERSATION, "Conversation not found")
     except NotOwner:
         await close(RESTARTS, "Another server has the conversation now; connect again")
-    except (JournalUnavailable, JournalFailed, JournalClosed):
+    except (JournalUnavailable, JournalFailed, JournalClosed, DocumentsUnavailable):
         await close(TRY_LATER, "The journal cannot be read now")
     except Exception:
         log.exception("socket failed", path=websocket.path, conversation_id=counted_as)

@@ -34,6 +34,11 @@ from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_po
 from supervisor.agents.errors import InstallError, NodeMissing, PythonMissing
 from supervisor.agents.install.programs import find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
+from supervisor.agents.walls.outside import outside
+from supervisor.agents.walls.wall import VARIABLE as WALLS_VARIABLE
+from supervisor.agents.walls.wall import Wall
+from supervisor.agents.walls.wall import parse as parse_wall
+from supervisor.agents.walls.walls import obstacle as wall_obstacle
 from supervisor.credentials.os_keyring import OsKeyring, find_backend, plausible
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SECRETS_FILE, SecretStore
@@ -241,6 +246,24 @@ def containment(machine: Machine) -> Findings:
             yield Finding(f"containment {level}", OK, f"unavailable, and not required: {reasons[level]}")
 
 
+def walls(machine: Machine) -> Findings:
+    """Which walls agents can have here."""
+    try:
+        wanted = parse_wall(machine.env.get(WALLS_VARIABLE))
+    except ValueError:
+        return  # the configuration has said so
+    if wanted is Wall.OFF:
+        yield Finding("walls", WARN, "off: an agent can reach what you can reach", f"Unset {WALLS_VARIABLE}.")
+        return
+    found = outside(machine.state, load_catalog(), machine.env)
+    reason = wall_obstacle(wanted or Wall.GUARD, found)
+    if reason is None:
+        yield Finding("walls", OK, (wanted or Wall.GUARD).value)
+        return
+    cause, _, remedy = reason.partition(". ")
+    yield Finding("walls", WARN if wanted is None else FAIL, f"none: {cause}", f"{remedy.rstrip('.')}.")
+
+
 def state(machine: Machine) -> Findings:
     """Check the state directory: it exists or can be made, belongs to this user, and is private."""
     path = machine.state
@@ -341,6 +364,7 @@ CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
     server_checks.control_socket,
     server_checks.port,
     containment,
+    walls,
     keyring,
     secrets,
     node,

@@ -35,6 +35,7 @@ UNSAID: Final[Mapping[str, Any]] = {
     "acp_home_copies": [],
     "acp_client_methods": None,
     "acp_after_cut_off": None,
+    "acp_walls": None,
     "acp_url": None,
     "acp_headers": {},
     LIMITS: {},

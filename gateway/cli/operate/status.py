@@ -39,6 +39,7 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         ("version", f"{status['version']} (Python {status['python_version']})"),
         ("state", status["state"]),
         ("containment", status["containment"]),
+        *([("walls", _walls(status["walls"]))] if "walls" in status else []),
         *([("journal", _journal(status["journal"]))] if "journal" in status else []),
         ("secret key", key["source"] or f"none: {key['problem']}"),
         (
@@ -55,6 +56,10 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         ("since start", _counts(totals, "starts", "restarts", "crashes")),
     ]
     return pairs(found, width)
+
+
+def _walls(walls: Mapping[str, Any]) -> str:
+    return f"{walls['wall']}: {walls['obstacle']}" if walls["obstacle"] else str(walls["wall"])
 
 
 def _usage(used: Mapping[str, Any]) -> str:

@@ -292,22 +292,24 @@ def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
 
 
 def kill_tree(
-    leader: ProcessId, processes: Iterable[ProcessId], number: signal.Signals, bounds: Bounds
+    leader: ProcessId | None, processes: Iterable[ProcessId], number: signal.Signals, bounds: Bounds
 ) -> None:
-    """Send the signal to the process group of `leader` (not reaped yet) and to each of `processes`.
+    """Send the signal to the process group of `leader` (not reaped yet), if given, and to each of
+    `processes`.
 
     A process that may not be signalled, or is gone, is skipped: the next check shows what is left. A process
     beyond `bounds` is never signalled; its presence among the processes is logged as an error. Reads /proc a
     few times for each: callers on the event loop use a thread.
     """
-    if not _group_is_foreign(leader, bounds):
+    if leader is not None and not _group_is_foreign(leader, bounds):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader.pid, number)
     for process in processes:
         # Checked again right before the signal: processes come and go while /proc is read.
         reason = trespass(process.pid, bounds)
         if reason is not None:
-            log.error("not signalling a process", pid=process.pid, agent=leader.pid, reason=reason)
+            agent = None if leader is None else leader.pid
+            log.error("not signalling a process", pid=process.pid, agent=agent, reason=reason)
             continue
         with suppress(ProcessLookupError, PermissionError):
             kill(process, number)

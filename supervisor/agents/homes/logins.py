@@ -73,14 +73,14 @@ def _place(files: tuple[str, ...], env: Mapping[str, str]) -> Path | None:
     """Return the first place whose variable is set: an agent with a relocated home does not look into the
     usual one."""
     for file in files:
-        path = _expand(file, env)
+        path = expand(file, env)
         if path is not None:
             return path
     return None
 
 
-def _expand(file: str, env: Mapping[str, str]) -> Path | None:
-    """Return the path with its leading `$NAME` replaced; None if that variable is not set."""
+def expand(file: str, env: Mapping[str, str]) -> Path | None:
+    """Return a descriptor's path with its leading `$NAME` replaced; None if that variable is not set."""
     if not file.startswith("$"):
         return Path(file)
     name, slash, rest = file[1:].partition("/")
@@ -89,7 +89,7 @@ def _expand(file: str, env: Mapping[str, str]) -> Path | None:
 
 
 def _is_selected(selected: Selected, env: Mapping[str, str]) -> bool:
-    path = _expand(selected.file, env)
+    path = expand(selected.file, env)
     text = None if path is None else _read(path)
     try:
         value = member_of(json.loads(text or "{}"), selected.member)

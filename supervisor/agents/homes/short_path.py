@@ -74,7 +74,7 @@ def short_place(directory: Path) -> Path:
 
 def remove_short_path(directory: Path) -> None:
     """Remove the short name, and the directory of such names with its last one. Blocks."""
-    for place in _places(directory):
+    for place in short_places(directory):
         link = place / _digest(directory)
         with suppress(OSError):
             if link.is_symlink() and link.readlink() == directory:
@@ -84,7 +84,7 @@ def remove_short_path(directory: Path) -> None:
 
 def _private_place(directory: Path) -> Path:
     """Return the directory for the short name, made if necessary. Raises OSError."""
-    for place in _places(directory):
+    for place in short_places(directory):
         with suppress(FileExistsError):  # a file, or a link to nothing
             place.mkdir(mode=0o700, exist_ok=True)
         status = place.lstat()
@@ -102,7 +102,7 @@ def _private_place(directory: Path) -> Path:
     return fresh
 
 
-def _places(directory: Path) -> list[Path]:
+def short_places(directory: Path) -> list[Path]:
     """Return where its short name may be: a place that was remembered, and the usual one."""
     name = f"{PLACE}{os.getuid()}-{_digest(directory.parent)[:PLACE_DIGITS]}"
     usual = Path(tempfile.gettempdir(), name)

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -162,8 +163,8 @@ def _python_candidates(wanted: Versions, env: Mapping[str, str]) -> list[str]:
     found.append(sys.executable)
     patterns = [(env.get("HOME"), each) for each in MANAGED]
     for root, pattern in (*patterns, (env.get("PYENV_ROOT"), "versions/*/bin/python3")):
-        if root:
-            found += map(str, sorted(Path(root).glob(pattern), reverse=True))
+        with suppress(OSError):  # perhaps another user's, as under sudo
+            found += map(str, sorted(Path(root).glob(pattern), reverse=True) if root else ())
     return list(dict.fromkeys(found))
 
 

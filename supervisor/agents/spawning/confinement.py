@@ -65,6 +65,11 @@ class Confinement:
     the start (RLIMIT_NPROC). The kernel counts all processes of the user, so with a lower limit the program
     would fail because of others."""
     reach: Reach | None = None
+    scoped: bool = False
+    """Whether it reaches no abstract socket and signals no process outside of the confinement (Landlock,
+    Linux 6.12)."""
+    system_calls: bytes | None = attrs.field(default=None, repr=False)
+    """A filter of its system calls, as `struct sock_filter`s (seccomp(2))."""
 
     def encoded(self) -> dict[str, Any]:
         """Encode it for the spawner."""
@@ -86,6 +91,8 @@ class Confinement:
             "limits": [(number, most) for number, most in limits if most is not None],
             "more_processes": self.more_processes,
             "reach": reach,
+            "scoped": self.scoped,
+            "system_calls": self.system_calls,
         }
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -97,13 +104,24 @@ class Confinement:
 @cache
 def can_wall() -> bool:
     """Whether this kernel can confine programs to a `Reach`."""
+    return _landlock() > 0
+
+
+@cache
+def can_scope() -> bool:
+    """Whether this kernel can confine programs to their own sockets and processes (`scoped`)."""
+    return _landlock() >= spawner.LANDLOCK_SCOPES
+
+
+def _landlock() -> int:
+    """The version of Landlock's interface; 0 where there is none."""
     if sys.platform != "linux":
-        return False
+        return 0
     wanted = (spawner.LANDLOCK_CREATE_RULESET, 0, 0, spawner.LANDLOCK_VERSION)
     try:
-        return bool(ctypes.CDLL(None).syscall(*map(ctypes.c_long, wanted)) > 0)
+        return max(0, int(ctypes.CDLL(None).syscall(*map(ctypes.c_long, wanted))))
     except (OSError, AttributeError):
-        return False
+        return 0
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:

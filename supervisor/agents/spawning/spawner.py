@@ -56,13 +56,22 @@ READY = b"r"
 TAG_BYTES = 32
 """Bytes of the message with the tag: more than a 64-bit number has digits."""
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
 
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 """System call numbers: Linux gives calls added since 5.1 the same number on all common architectures."""
 
 LANDLOCK_VERSION = 1
 """A flag of the first: return the version of the interface."""
+
+LANDLOCK_SCOPES = 6
+"""The version from which on a ruleset can hold back abstract sockets and signals."""
+
+SCOPED = 0b11
+"""Both of them."""
+
+SECCOMP_SET_MODE_FILTER = 2
+"""The mode of PR_SET_SECCOMP that installs a filter."""
 
 LANDLOCK_PATH = 1
 """A rule about a file, or about a directory with all below it."""
@@ -207,8 +216,10 @@ def confine(wanted: dict[str, Any]) -> None:
         )
         # Programs raise their soft limit of open files to the hard one; no other.
         resource.setrlimit(number, (soft, hard if number == resource.RLIMIT_NOFILE else min(soft, hard)))
-    if wanted["reach"] is not None:
-        wall(wanted["reach"])
+    if wanted["reach"] is not None or wanted["scoped"]:
+        wall(wanted["reach"], wanted["scoped"])
+    if wanted["system_calls"] is not None:
+        filter_calls(wanted["system_calls"])
 
 
 def machine_threads() -> int:
@@ -218,24 +229,37 @@ def machine_threads() -> int:
         return int(file.read().split()[3].partition(b"/")[2])
 
 
-def wall(reach: list[tuple[bytes, int]]) -> None:
-    """Restrict this process to these paths, each with its rights, by Landlock. Raises OSError."""
+def kernel(number: int, *arguments: bytes | int | None) -> int:
+    """Make a system call. Raises OSError."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
+    words = [each if isinstance(each, bytes) else ctypes.c_long(each or 0) for each in arguments]
+    result: int = libc.syscall(ctypes.c_long(number), *words)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
 
-    def call(number: int, *arguments: bytes | int | None) -> int:
-        words = [each if isinstance(each, bytes) else ctypes.c_long(each or 0) for each in arguments]
-        result: int = libc.syscall(ctypes.c_long(number), *words)
-        if result < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return result
 
-    version = call(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
+def control(option: int, *arguments: int) -> None:
+    """Make the call prctl(2). Raises OSError."""
+    import ctypes
+
+    words = map(ctypes.c_ulong, (*arguments, 0, 0, 0, 0)[:4])
+    if ctypes.CDLL(None, use_errno=True).prctl(option, *words):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def wall(reach: list[tuple[bytes, int]] | None, scoped: bool) -> None:
+    """Restrict this process to these paths, each with its rights, and with `scoped` to its own sockets and
+    processes, by Landlock. Raises OSError."""
+    version = kernel(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
     # Landlock allows what a ruleset does not handle, so handle all rights that this kernel knows.
-    handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
-    rules = call(LANDLOCK_CREATE_RULESET, handled.to_bytes(8, sys.byteorder), 8, 0)
-    for path, rights in reach:
+    handled = 0 if reach is None else (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+    wanted = (handled, 0, SCOPED) if scoped else (handled,)
+    described = b"".join(each.to_bytes(8, sys.byteorder) for each in wanted)
+    rules = kernel(LANDLOCK_CREATE_RULESET, described, len(described), 0)
+    for path, rights in reach or ():
         try:
             # Programs are the operator's and may be links. A client's path was resolved; a link in it now is
             # an attack.
@@ -245,13 +269,24 @@ def wall(reach: list[tuple[bytes, int]]) -> None:
         directory = os.fstat(place).st_mode & 0o170000 == 0o040000
         allowed = handled & rights & (-1 if directory else FILE_RIGHTS)
         rule = allowed.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
-        call(LANDLOCK_ADD_RULE, rules, LANDLOCK_PATH, rule, 0)
+        kernel(LANDLOCK_ADD_RULE, rules, LANDLOCK_PATH, rule, 0)
         os.close(place)
     # Landlock demands it: a set-user-ID program must not run confined by its caller.
-    if libc.prctl(PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    call(LANDLOCK_RESTRICT_SELF, rules, 0)
+    control(PR_SET_NO_NEW_PRIVS, 1)
+    kernel(LANDLOCK_RESTRICT_SELF, rules, 0)
     os.close(rules)
+
+
+def filter_calls(steps: bytes) -> None:
+    """Filter the system calls of this process and of all that it starts. Raises OSError."""
+    import ctypes
+
+    control(PR_SET_NO_NEW_PRIVS, 1)  # as for Landlock
+    held = ctypes.create_string_buffer(steps)
+    # struct sock_fprog: the number of steps of 8 bytes, and where they are
+    program = (len(steps) // 8).to_bytes(8, sys.byteorder) + ctypes.addressof(held).to_bytes(8, sys.byteorder)
+    described = ctypes.create_string_buffer(program)
+    control(PR_SET_SECCOMP, SECCOMP_SET_MODE_FILTER, ctypes.addressof(described))
 
 
 def walk(path: bytes) -> int:

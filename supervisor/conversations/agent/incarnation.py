@@ -198,6 +198,7 @@ async def run_agent(
                 seconds=spawn_seconds,
                 by=by,
                 limits=plan.limits,
+                enclosure=plan.enclosure,
             ) as process,
             trio.open_nursery() as nursery,
             open_connection(

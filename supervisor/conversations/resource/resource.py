@@ -107,6 +107,7 @@ class AgentDump(Model):
     acp_env_plain: tuple[str, ...] = ()
     acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = None
     acp_after_cut_off: Literal["restore", "new_session"] | None = None
+    acp_walls: Literal["off", "guard", "strict"] | None = None
     acp_url: str | None = None
     acp_headers: Mapping[str, str] = attrs.field(factory=dict)
     acp_limits: Mapping[str, Any] | None = None

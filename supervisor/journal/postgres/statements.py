@@ -170,10 +170,15 @@ def statement(
             "media_types": Texts([blob.media_type for _, blob in blobs]),
             "blobs": Byteas([blob.data for _, blob in blobs]),
         }
-    whole = [each for each in batch if (each.last + 1) // BLOCK_EVENTS > (each.before + 1) // BLOCK_EVENTS]
+    whole = [each for each in batch if makes_block(each)]
     if whole:
         values |= blocks(whole)
     return _statement(bool(rows), bool(records), bool(blobs), bool(whole)), values
+
+
+def makes_block(share: Share) -> bool:
+    """Whether a block of events becomes whole with this share."""
+    return (share.last + 1) // BLOCK_EVENTS > (share.before + 1) // BLOCK_EVENTS
 
 
 def blocks(batch: Iterable[Share]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from supervisor.journal.errors import LeaseLost, LogDeleted, NotOwner
 from supervisor.journal.port import Append, Call, Made, Op
 from supervisor.journal.postgres.dialling import dial
 from supervisor.journal.postgres.faults import FAULTS
+from supervisor.journal.postgres.single import fits, run, single
 from supervisor.journal.postgres.statements import COUNTED, Share, counted, shares, statement
 from supervisor.journal.postgres.values import Bigints, Byteas, Texts, stored
 from supervisor.journal.rows import NewRecord, Stored
@@ -130,6 +131,8 @@ class PostgresStore:
         self._statuses = live
         self._live: Connection | None = None
         self._backend: tuple[Any, ...] | None = None
+        self._prepared: set[bytes] = set()
+        """Names of statements that the connection knows (`single`)."""
         self._growing: set[int] = set()
         self._doubtful: set[int] = set()
         """Keys of conversations whose creation was refused, although it may have been committed."""
@@ -180,6 +183,7 @@ class PostgresStore:
             connection.close()
             raise
         self._live, self._backend = connection, backend
+        self._prepared.clear()
 
     def _twice(self, action: Callable[[], T]) -> T:
         """Run what may be repeated; a second time where the connection was lost and can be made again."""
@@ -227,10 +231,18 @@ class PostgresStore:
         for _ in range(ROUNDS):
             if not waiting:
                 return
-            text, values = statement(waiting, self._server, self._statuses, keeps_updates=self.keeps_updates)
-            written = {key for (key,) in self._connection.execute(text, values, prepare=True, binary=True)}
+            written = self._written(waiting)
             waiting = self._refused([each for each in waiting if each.key not in written])
         raise psycopg.OperationalError("heads of conversations keep moving")
+
+    def _written(self, batch: Sequence[Share]) -> Collection[int]:
+        """Write these; return the keys of those that this server still has."""
+        if len(batch) == 1 and fits(batch[0]):
+            asked = single(batch[0], self._server, self._statuses, keeps_updates=self.keeps_updates)
+            found = run(self._connection.pgconn, asked, self._prepared)
+            return (batch[0].key,) if found else ()
+        text, values = statement(batch, self._server, self._statuses, keeps_updates=self.keeps_updates)
+        return {key for (key,) in self._connection.execute(text, values, prepare=True, binary=True)}
 
     def _refused(self, refused: Sequence[Share]) -> list[Share]:
         """Find out why the fence refused these. Return what is still to be written, where an earlier attempt

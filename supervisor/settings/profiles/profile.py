@@ -167,6 +167,7 @@ SHARED: Final = (
     "acp_client_methods",
     "acp_after_cut_off",
     "acp_limits",
+    "acp_walls",
     "acp_file_secrets",
     "agent_context",
 )

@@ -20,6 +20,9 @@ from supervisor.agents.limits.hits import hit_of
 from supervisor.agents.limits.mechanisms import Mechanism
 from supervisor.agents.limits.values import NO_LIMITS, AgentLimits, Limit
 from supervisor.agents.remote import relay
+from supervisor.agents.walls.enclosure import Enclosure
+from supervisor.agents.walls.wall import Wall, WallUnavailable
+from supervisor.agents.walls.walls import Walls
 from supervisor.conversations.agent.launch.credentials import (
     AgentCredentials,
     KeepSecret,
@@ -107,6 +110,8 @@ class Launcher:
     `disks`: those of this server, where there are several servers.
 
     `limits`: the operator's, for the process tree of each agent.
+
+    `walls`: what agents can reach of the machine.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -127,6 +132,7 @@ class Launcher:
     mcp_logins: McpLogins | None = None
     disks: Disks | None = None
     limits: AgentLimits = NO_LIMITS
+    walls: Walls = attrs.field(factory=lambda: Walls(wall=Wall.OFF))
     forks: set[str] = attrs.field(factory=set)
     """Ids of conversations to which a copy of an agent's memory is being moved."""
     _credentials: AgentCredentials = attrs.field(init=False)
@@ -204,13 +210,14 @@ class Launcher:
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
     ) -> Plan:
         settings, descriptor = record.agent, self.descriptor(record)
+        wall = await self._wall(record)
         with_session = descriptor.secrets_with_session
         launch = await self._installed(record, descriptor, progress, install_seconds)
         own = await self._own_secrets(record)
         every = {**await self.secrets(), **own}
         given = record.allowed(every)
         variables = {} if with_session else given
-        prepared = await self._prepared(record, descriptor, variables, own, launch.path)
+        prepared = await self._prepared(_isolated(record, wall), descriptor, variables, own, launch.path)
         environment = prepared.environment
         if settings.acp_url is not None:
             environment = self._remote(settings, settings.acp_url, given)
@@ -222,6 +229,7 @@ class Launcher:
         limits = self.limits_of(settings)
         own_directories = self._own_directories(record, prepared)
         await self._check_disk(record, limits, own_directories)
+        enclosure = await self._enclosure(wall, record, descriptor, launch.argv, environment)
         kind = self.kinds(record)
         furnished = await kind.furnish(self, opened, given, own)
         tokens = prepared.tokens.union(furnished.confidential)
@@ -256,6 +264,7 @@ class Launcher:
             limits=limits,
             own_directories=own_directories,
             ended=partial(self._credentials.release, prepared.leases, prepared.home),
+            enclosure=enclosure,
             data_disk=self._data_disk(moves=prepared.private or prepared.home is not None),
         )
 
@@ -315,6 +324,44 @@ class Launcher:
             )
         except InstallError as error:
             raise _unusable(str(error)) from error
+
+    async def _wall(self, record: ConversationRecord) -> Wall:
+        """The wall of a conversation's agent. Raises AgentFailure."""
+        asked = record.agent.acp_walls
+        if asked is None:
+            return self.walls.wall
+        try:
+            # In a thread: the first time it is tried.
+            find = partial(self.walls.of, Wall(asked))
+            return await in_time(find, "to try a wall", limiter=OWN_PATHS.of(record.id))
+        except WallUnavailable as error:
+            raise _unusable(str(error)) from error
+
+    async def _enclosure(
+        self,
+        wall: Wall,
+        record: ConversationRecord,
+        descriptor: Descriptor,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+    ) -> Enclosure | None:
+        """The wall around the agent, as it finds its paths now. Raises AgentFailure."""
+        if wall is Wall.OFF:
+            return None
+        from supervisor.agents.walls.outside import needs_of
+
+        workspace = Path(record.start.working_dir)
+
+        def build() -> Enclosure | None:
+            needs = needs_of(descriptor.key, argv, environment, workspace, self.data / record.id, self.prefix)
+            return self.walls.enclosure(wall, needs)
+
+        try:
+            return await in_time(build, "to find what the agent needs", limiter=OWN_PATHS.of(record.id))
+        except WallUnavailable as error:
+            raise _unusable(str(error)) from error
+        except OSError as error:
+            raise _unusable(f"The wall around the agent cannot be made: {error.strerror or error}") from error
 
     def _remote(self, settings: AgentSettings, url: str, secrets: Mapping[str, str]) -> dict[str, str]:
         """The environment of a remote agent's relay: its address and headers, and none of the secrets by
@@ -443,6 +490,13 @@ class Launcher:
         origins = await self._credentials.present_origins()
         choice, _ = await self._credentials.choose(descriptor, await self.secrets(), origins, None)
         return choice
+
+
+def _isolated(record: ConversationRecord, wall: Wall) -> ConversationRecord:
+    """The record for the agent's files: behind a strict wall it does not see the user's home."""
+    if wall is not Wall.STRICT or record.agent.acp_isolate_data_dir:
+        return record
+    return attrs.evolve(record, agent=attrs.evolve(record.agent, acp_isolate_data_dir=True))
 
 
 def _unusable(reason: str) -> AgentFailure:

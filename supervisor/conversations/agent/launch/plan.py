@@ -12,6 +12,7 @@ import trio
 from supervisor.acp import MAX_FRAME_BYTES, Jail
 from supervisor.agents.catalog import Descriptor
 from supervisor.agents.limits.values import NO_LIMITS, AgentLimits
+from supervisor.agents.walls.enclosure import Enclosure
 from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.mcp.mounting import Mounting
 from supervisor.conversations.state.record import ConversationRecord
@@ -69,6 +70,8 @@ class Plan:
     """The secrets that it gets."""
     known_as: Callable[[str | None], Descriptor] | None = attrs.field(default=None, repr=False)
     """The descriptor of an agent that introduces itself by this name (`Launcher.behaving`)."""
+    enclosure: Enclosure | None = None
+    """The wall around it."""
     data_disk: str | None = None
     """Where the agent keeps its sessions, among several servers (`machines.disks`)."""
     session_environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)

@@ -13,6 +13,7 @@ import trio
 from supervisor.acp import method_offered
 from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.marker import Snapshot
+from supervisor.agents.walls.wall import Wall
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle.last_output import LastOutput
 from supervisor.conversations.agent.lifecycle.limits import LimitWatch
@@ -58,6 +59,14 @@ class AgentPresence:
     def pid(self) -> int | None:
         """Process id of the agent, ready or not."""
         return None if self.current is None else self.current.pid
+
+    @property
+    def walls(self) -> str | None:
+        """What it can reach of the machine; None: it does not run."""
+        if self.current is None:
+            return None
+        enclosure = self.current.plan.enclosure
+        return (Wall.OFF if enclosure is None else enclosure.wall).value
 
     @property
     def descriptor(self) -> Descriptor:

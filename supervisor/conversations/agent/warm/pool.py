@@ -116,7 +116,7 @@ class WarmPool:
 
     def forker(self, plan: Plan) -> Forker | None:
         """The forker for the process that the plan would start; None if there is none."""
-        for parent in self.parents:
+        for parent in self.parents if _is_for(plan) else ():
             if parent.agent == plan.descriptor.key and parent.usable and parent.key == key_of(plan):
                 return parent.forker
         return None
@@ -128,7 +128,7 @@ class WarmPool:
 
         The caller owns it, and must enter `WarmProcess.take_over` or cancel its scope.
         """
-        if plan.descriptor.warm is None or not self._warm:
+        if not _is_for(plan) or not self._warm:
             return None
         key = key_of(plan)
         for warm in self.waiting:
@@ -157,7 +157,7 @@ class WarmPool:
         """Note that an agent of this plan became ready: warm processes are kept for it from now on."""
         descriptor = plan.descriptor
         number = self._numbers.get(descriptor.key, 0)
-        if descriptor.warm is None or number <= 0 or self._closed:
+        if not _is_for(plan) or number <= 0 or self._closed:
             return
         key = key_of(plan)
         # No other conversation could use such a process.
@@ -412,3 +412,8 @@ class WarmPool:
 
 def _pause_after(failures: int, first: float) -> float:
     return min(AGE_SECONDS, first * 2.0 ** min(failures, DOUBLED_MAX))
+
+
+def _is_for(plan: Plan) -> bool:
+    """Whether a process that was started before its conversation can be used: no wall is around it."""
+    return plan.descriptor.warm is not None and plan.enclosure is None

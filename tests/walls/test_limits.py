@@ -1,0 +1,41 @@
+"""Limits of agents behind walls: the kernel counts what is inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from tests.support.client import answer_text
+from tests.walls.harness import walled_server
+from tests.walls.test_server import READS, both, converse, terminal
+
+LIMITS = {
+    "OSTLER_AGENT_PROCESSES": "24",
+    "OSTLER_AGENT_OPEN_FILES": "60",
+    "OSTLER_AGENT_MEMORY": str(1 << 30),
+}
+
+WAIT_S = 30.0
+
+
+@both
+async def test_limits_hold_behind_a_wall(place: Path, wall: str) -> None:
+    async with walled_server(place, wall, **READS, **LIMITS) as server:
+        made = await converse(server)
+        said = answer_text(await server.rest.turn(made, "!fork 40"))
+        assert 16 <= int(said.split()[1]) < 24
+        assert "temporarily unavailable" in said
+        assert "Too many open files" in answer_text(await server.rest.turn(made, "!open 100"))
+        shown = (await terminal(server, made, "cat", "/proc/self/limits"))["output"]
+        limits = {line[:26].strip(): line[26:].split()[1] for line in shown.splitlines()[1:]}
+        assert (limits["Max open files"], limits["Max data size"]) == ("60", str(1 << 30))
+        assert limits["Max processes"] == "24"
+        found: list[dict[str, object]] = []
+        with trio.fail_after(WAIT_S):
+            while not found:
+                events = await server.rest.events(made)
+                found = [each["value"] for each in events if each.get("key") == "agent_limit"]
+                await trio.sleep(0.1)
+        assert (found[0]["limit"], found[0]["held_by"]) == ("processes", "namespace")
+        assert not found[0]["ended"]

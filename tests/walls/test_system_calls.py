@@ -1,0 +1,58 @@
+"""The filter of system calls, run step by step as the kernel does."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from supervisor.agents.walls import system_calls
+from supervisor.agents.walls.system_calls import ENOSYS, EPERM, MACHINES
+
+ALLOWED = 0x7FFF0000
+INTEL = MACHINES["x86_64"]
+
+
+def judged(machine, number, *, audit=None, first=0):
+    """What the kernel would answer: None to let the call happen, else the error."""
+    seen = struct.pack("=IIQQ", number, MACHINES[machine].audit if audit is None else audit, 0, first)
+    steps = list(struct.iter_unpack("=HBBI", system_calls.program(machine)))
+    at = value = 0
+    while True:
+        code, if_true, if_false, operand = steps[at]
+        at += 1
+        if code == 0x20:
+            (value,) = struct.unpack_from("=I", seen, operand)
+        elif code == 0x15:
+            at += if_true if value == operand else if_false
+        elif code == 0x45:
+            at += if_true if value & operand else if_false
+        else:
+            assert code == 0x06
+            return None if operand == ALLOWED else operand & 0xFFFF
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES))
+def test_what_namespaces_do_not_cover_is_refused_and_the_rest_is_not(machine):
+    known = MACHINES[machine]
+    refused = set(known.refused) | set(known.missing)
+    for number in range(600):
+        wanted = EPERM if number in known.refused else ENOSYS if number in known.missing else None
+        assert judged(machine, number) == wanted, number
+    assert len(refused) == 7
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES))
+def test_of_sockets_those_of_the_virtual_machines_host_are_refused(machine):
+    number = MACHINES[machine].socket
+    for family in range(50):
+        assert judged(machine, number, first=family) == (EPERM if family == 40 else None)
+
+
+def test_calls_of_another_architecture_do_not_pass_it_by():
+    assert judged("x86_64", 20, audit=0x40000003) == ENOSYS  # i386
+    assert judged("x86_64", 0x40000000 + 250) == ENOSYS  # x32
+
+
+def test_an_unknown_machine_has_none():
+    assert system_calls.program("s390x") is None
