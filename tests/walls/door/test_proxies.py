@@ -425,6 +425,28 @@ async def test_a_tunnel(server: Server) -> None:
     assert server.asked[0].target == "/a"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_client_may_ask_the_proxy_for_the_door_to_its_apis(host: str, server: Server) -> None:
+    """Some send everything through a proxy, whatever NO_PROXY says."""
+    async with agent() as asking:
+        base = path(asking.wiring.address(server.url, KEY))
+        [instead] = asking.wiring.upstreams[0].keys
+        answered = await asking.ask(f"http://{host}:6801{base}/x", ("x-api-key", instead), api=False)
+        assert answered.status == 200
+        stream = asking.connect(api=False)
+        request = b"GET %s/y HTTP/1.1\r\nHost: a\r\nx-api-key: %s\r\n\r\n" % (base.encode(), instead.encode())
+        await stream.send_all(b"CONNECT %s:6801 HTTP/1.1\r\nHost: a\r\n\r\n" % host.encode() + request)
+        said = b""
+        for count in (1, 2):
+            while said.count(b"good") < count:
+                said += await stream.receive_some()
+            await stream.send_all(request)
+        await stream.aclose()
+        assert (await asking.ask(f"http://{host}:6802/", api=False)).status == 403
+    assert [each.target for each in server.asked][:3] == ["/x", "/y", "/y"]
+    assert {each.headers["x-api-key"] for each in server.asked} == {KEY}
+
+
 async def test_a_silent_tunnel_is_closed(autojump_clock: MockClock) -> None:
     agent_end, door_end = memory_stream_pair()
     host_end, other_end = memory_stream_pair()

@@ -53,11 +53,14 @@ class Left(Exception):
 
 
 class Exchange:
-    """A connection of the agent. `serve` reads requests, and calls back to have each answered."""
+    """A connection of the agent. `serve` reads requests, and calls back to have each answered. `ahead`: what
+    was read of it already."""
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, stream: trio.abc.Stream, ahead: bytes = b"") -> None:
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        if ahead:
+            self._http.receive_data(ahead)
         self._begun = False
         """Whether an answer to the present request has begun."""
         self._read = trio.Event()

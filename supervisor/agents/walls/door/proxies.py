@@ -27,6 +27,7 @@ from supervisor.agents.walls.door.exchange import (
 )
 from supervisor.agents.walls.door.hosts import VARIABLE, AllowList, inner, place
 from supervisor.agents.walls.door.rewiring import PREFIX, OtherKey, Upstream
+from supervisor.agents.walls.door.shim import API_PORT, HOST
 from supervisor.fairness import share
 from supervisor.patience import in_time
 
@@ -80,6 +81,13 @@ NUMBER_DIGITS: Final = 6
 """Digits of an upstream's number in a path."""
 
 HTTP_PORT: Final = 80
+
+API_PLACES: Final = frozenset({(HOST, API_PORT), ("localhost", API_PORT)})
+"""The door to the APIs, for a client that asks its proxy for it although NO_PROXY names it."""
+
+PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 5}
+"""The kernel's probes of a silent connection to an API, as the providers' own libraries set them: a model may
+think for longer than a router on the way remembers the connection."""
 
 DISCARD_PORT: Final = 9
 """A port to which nothing is sent."""
@@ -172,6 +180,10 @@ class Proxies:
         if found is None:
             await exchange.refuse(400, "The target of CONNECT is not HOST:PORT.")
             return
+        if found in API_PLACES:
+            inner_stream, ahead = await exchange.switch()
+            await Exchange(inner_stream, ahead).serve(self.api)
+            return
         stream = await self._dial(*found)
         try:
             agent, ahead = await exchange.switch()
@@ -191,10 +203,15 @@ class Proxies:
                 "This is a proxy for http:// and, with CONNECT, for other hosts. Send it no other request.",
             )
             return
-        address = (await self._addresses(*found))[0]
-        literal = f"[{address}]" if ":" in address else address
         target = request.target[len("http://") + len(parts.netloc) :]
         target = target if target.startswith(b"/") else b"/" + target
+        if found in API_PLACES:
+            await self.api(
+                exchange, h11.Request(method=request.method, target=target, headers=request.headers)
+            )
+            return
+        address = (await self._addresses(*found))[0]
+        literal = f"[{address}]" if ":" in address else address
         headers = [(b"Host", parts.netloc.encode("latin-1")), *passed_on(request.headers, NOT_ASKED)]
         await self._pass_on(exchange, request, f"http://{literal}:{found[1]}", target, headers)
 
@@ -354,6 +371,10 @@ def _transport() -> httpx2.AsyncHTTPTransport:
     return httpx2.AsyncHTTPTransport(
         verify=_context(),
         trust_env=False,
+        socket_options=(
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in PROBES.items()),
+        ),
         limits=httpx2.Limits(
             max_connections=None,  # each belongs to one of the agent's, which are counted
             max_keepalive_connections=KEPT_CONNECTIONS,
