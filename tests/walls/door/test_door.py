@@ -252,7 +252,7 @@ path, key = sys.argv[1:]
 held = []
 for n in range(400):
     s = socket.socket()
-    s.settimeout(5)
+    s.settimeout(1)
     try:
         s.connect(door if n % 2 else proxy)
     except OSError:

@@ -144,6 +144,24 @@ async def test_a_body_that_stops_ends(autojump_clock: MockClock) -> None:
         assert trio.current_time() == pytest.approx(autojump_clock.current_time())
 
 
+async def test_tiny_chunks_are_sent_on_together() -> None:
+    seen: list[bytes] = []
+
+    async def taking(exchange: Exchange, request: h11.Request) -> None:
+        async for piece in exchange.content():
+            seen.append(piece)
+        await exchange.send(200, [(b"Content-Length", b"2")], _pieces(b"ok"))
+
+    async with connected(taking) as agent:
+        head = b"POST / HTTP/1.1\r\nHost: door\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await agent.stream.send_all(head + b"1\r\nx\r\n" * 1000 + b"2\r\nyz\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        await agent.stream.send_all(b"1\r\nx\r\n0\r\n\r\n")
+        await agent.read()
+    assert b"".join(seen) == b"x" * 1000 + b"yzx"
+    assert 1000 / bounds.PIECES_MOST <= len(seen) <= 1000 / bounds.PIECES_MOST + 3
+
+
 async def test_a_body_that_is_cut_is_noticed() -> None:
     async def taking(exchange: Exchange, request: h11.Request) -> None:
         async for _ in exchange.content():
