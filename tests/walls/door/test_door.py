@@ -390,6 +390,29 @@ say(ask("/p/1"))
             assert await line(process) == "200"
 
 
+async def test_hosts_that_are_allowed_later_are_reached(server: Server, tmp_path: Path) -> None:
+    program = """
+port = int(sys.argv[1])
+c = http.client.HTTPConnection(*proxy)
+for _ in range(2):
+    c.request("GET", "http://localhost:%d/" % port)
+    r = c.getresponse()
+    r.read()
+    c.close()
+    say(r.status)
+    sys.stdin.readline()
+"""
+    async with opened(tmp_path) as agent:
+        process = agent.start(CLIENT + program, str(server.port))
+        with process:
+            assert await line(process) == "403"
+            agent.door.allow([f"localhost:{server.port}"])
+            assert process.stdin is not None
+            process.stdin.write("\n\n")
+            process.stdin.flush()
+            assert await line(process) == "200"
+
+
 # -- the handing over ------------------------------------------------------------------------------------
 
 

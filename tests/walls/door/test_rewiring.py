@@ -359,6 +359,51 @@ def test_the_models_of_the_built_in_agent() -> None:
     assert more["llm"]["base_url"] == f"{API_URL}/p/3/openai/v1"
 
 
+# -- MCP servers --------------------------------------------------------------------------------------------
+
+
+def test_mcp_servers_are_reached_through_the_door() -> None:
+    wiring = Wiring()
+    given = [
+        {"name": "command", "command": "/bin/x", "args": [], "env": [{"name": "A", "value": "b"}]},
+        {
+            "type": "http",
+            "name": "login",
+            "url": "http://127.0.0.1:4567/unguessable/mcp",
+            "headers": [],
+        },
+        {
+            "type": "http",
+            "name": "remote",
+            "url": "https://mcp.example/a?b=c",
+            "headers": [
+                {"name": "Authorization", "value": "Bearer short"},
+                {"name": "X-API-Key", "value": KEY},
+                {"name": "X-Other", "value": "plain"},
+            ],
+        },
+        {"type": "sse", "name": "old", "url": "https://old.example/sse", "headers": []},
+        {"type": "sse", "name": "near", "url": "http://localhost:4568/sse", "headers": []},
+    ]
+    found, dropped = wiring.servers(given)
+    assert [each["name"] for each in found] == ["command", "login", "remote", "old"]
+    assert found[0] == given[0]
+    assert found[1]["url"] == f"{API_URL}/p/0/unguessable/mcp"
+    assert found[2]["url"] == f"{API_URL}/p/1/a?b=c"
+    assert [each.origin for each in wiring.upstreams] == ["http://127.0.0.1:4567", "https://mcp.example"]
+    sent = wiring.upstreams[1].headers(
+        [(each["name"].encode(), each["value"].encode()) for each in found[2]["headers"]]
+    )
+    assert sent == [(b"Authorization", b"Bearer short"), (b"X-API-Key", KEY.encode()), (b"X-Other", b"plain")]
+    assert KEY not in json.dumps(found)
+    assert "Bearer short" not in json.dumps(found)
+    assert found[3] == given[3]
+    assert wiring.hosts == ("old.example:443",)
+    [(name, reason)] = dropped
+    assert name == "near"
+    assert "use the http transport" in reason
+
+
 # -- the catalogue ---------------------------------------------------------------------------------------
 
 

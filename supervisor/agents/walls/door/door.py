@@ -81,8 +81,13 @@ class Door:
 
     directory: Path
     """What the agent has to see, read-only: the shim, and the socket to hand over through."""
+    _proxies: Proxies
     opened: trio.Event = attrs.field(factory=trio.Event)
     """Set when the agent's listeners are served."""
+
+    def allow(self, hosts: Iterable[str]) -> None:
+        """Let the agent reach further hosts (`rewiring.Wiring.hosts`). Raises ValueError."""
+        self._proxies.allowed = self._proxies.allowed.joined(hosts)
 
     def command(self, argv: Sequence[str], *, inside: str, python: str = PYTHON) -> list[str]:
         """Return the command that opens the door and becomes `argv`, for a process in the agent's namespace.
@@ -120,7 +125,7 @@ async def open_door(
     failure: BaseException | None = None
     try:
         proxies = Proxies(upstreams, allowed, refused)
-        door = Door(directory)
+        door = Door(directory, proxies)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_serve, door, listening, proxies)
             try:

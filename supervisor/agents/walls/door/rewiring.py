@@ -7,6 +7,7 @@ placeholder, and the address becomes one of the door. The door puts the key into
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 import re
 import secrets
@@ -66,6 +67,12 @@ AUTHORIZATION: Final = b"authorization"
 BEARER: Final = b"bearer"
 KEY_PARAMETER: Final = b"key"
 """Parameter of a query that is a key."""
+
+NO_LOOPBACK: Final = (
+    "it uses the sse transport on the loopback of Ostler's machine, which no agent behind the network door "
+    "reaches; use the http transport"
+)
+"""Why an MCP server is left out."""
 
 LIBRARIES: Final[Mapping[str, Endpoint]] = {
     "ANTHROPIC_API_KEY": Endpoint(url="https://api.anthropic.com", env="ANTHROPIC_BASE_URL"),
@@ -197,6 +204,44 @@ class Wiring:
         assert isinstance(moved, dict)
         return {name: self._cleaned(value, 0) for name, value in moved.items()}
 
+    def servers(
+        self, given: Iterable[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+        """The MCP servers of `session/new`, and (name, reason) of those that the agent would not reach.
+
+        One over HTTP is reached like an API; one over `sse` through the proxy, so its host comes to `hosts`,
+        since it names further addresses of its own.
+        """
+        found, dropped = [], []
+        for server in given:
+            url = server.get("url")
+            if not _is_url(url):
+                found.append(self._cleaned(server, 0))
+            elif server.get("type") != "sse":
+                headers = [self._server_header(str(url), each) for each in server.get("headers", ())]
+                found.append({**server, "url": self.address(str(url)), "headers": headers})
+            elif _is_loopback(str(url)):
+                dropped.append((str(server.get("name")), NO_LOOPBACK))
+            else:
+                parts = urlsplit(str(url))
+                port = parts.port or (443 if parts.scheme == "https" else 80)
+                name = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+                self.hosts = (*self.hosts, f"{name}:{port}")
+                found.append(dict(server))
+        return found, dropped
+
+    def _server_header(self, url: str, header: Mapping[str, str]) -> dict[str, str]:
+        name, value = header["name"], header["value"]
+        scheme, blank, token = value.partition(" ")
+        if name.lower().encode() in KEY_HEADERS:
+            scheme, blank, token = "", "", value
+        elif name.lower().encode() != AUTHORIZATION or scheme.lower().encode() != BEARER:
+            return dict(header)
+        if not token.strip():
+            return dict(header)
+        self.address(url, token.strip())
+        return {**header, "value": scheme + blank + self._placeholder(token.strip())}
+
     def address(self, url: str, key: str | None = None) -> str:
         """The door's address for a base URL, which is then reached with this key. Raises ValueError."""
         parts = urlsplit(url)
@@ -313,7 +358,7 @@ class Wiring:
         more = [name for name in confidential if given.get(name) and self._stays(name, given, env)]
         self.kept = list(dict.fromkeys([*self.kept, *own, *more]))
         if own or not self.upstreams:
-            self.hosts = descriptor.hosts
+            self.hosts = (*self.hosts, *descriptor.hosts)
 
     def _stays(self, name: str, given: Mapping[str, str], env: Mapping[str, str]) -> bool:
         return env.get(name) == given.get(name)
@@ -418,6 +463,14 @@ def _keys_in(node: Any, depth: int) -> Iterator[str]:
                 value = node.get(member)
                 if isinstance(value, str) and value.strip() and not REFERENCE.fullmatch(value):
                     yield value.strip()
+
+
+def _is_loopback(url: str) -> bool:
+    name = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
 
 
 def _is_url(value: Any) -> bool:
