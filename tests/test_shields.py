@@ -61,6 +61,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/routes/workspace/files.py::upload",
         "gateway/api/files/streaming.py::MadeBody.__aexit__",
         "supervisor/agents/install/install.py::_install",
+        "supervisor/agents/walls/door/door.py::open_door",
         "supervisor/conversations/agent/incarnation.py::reporting_end",
         "supervisor/conversations/agent/lifecycle/lifecycle.py::AgentLifecycle._begin",
         "supervisor/conversations/agent/side/model_discovery.py::ModelDiscovery._guest",

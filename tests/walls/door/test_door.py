@@ -487,6 +487,29 @@ async def test_a_door_without_an_agent_leaves_nothing(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+async def test_a_door_that_is_cancelled_leaves_nothing(user: str, server: Server, tmp_path: Path) -> None:
+    wiring, path, instead = wired(server)
+    program = """
+path, key = sys.argv[1:]
+c = http.client.HTTPConnection(*door)
+c.request("POST", path + "/messages", b"{}", {"x-api-key": key})
+say(c.getresponse().status)
+sys.stdin.readline()
+"""
+    before = set(os.listdir("/proc/self/fd"))
+    with trio.CancelScope() as scope:
+        async with opened(tmp_path, user=user, wiring=wiring) as agent:
+            process = agent.start(CLIENT + program, path, instead)
+            assert await line(process) == "200"
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    process.kill()
+    with process:
+        assert [*tmp_path.iterdir()] == []
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
+
+
 async def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
         async with open_door(

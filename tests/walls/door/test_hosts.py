@@ -17,6 +17,7 @@ from supervisor.agents.walls.door.hosts import DEFAULTS, allow_list, inner, plac
         ("", "pypi.org", 22, False),
         ("", "example.com", 443, False),
         ("", "pypi.org.example.com", 443, False),
+        ("none", "pypi.org", 443, False),
         ("example.com", "example.com", 443, True),
         ("example.com", "pypi.org", 443, False),
         ("default, example.com", "pypi.org", 443, True),

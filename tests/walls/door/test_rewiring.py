@@ -138,6 +138,16 @@ def test_a_key_may_be_in_other_variables_too() -> None:
     assert wiring.kept == []
 
 
+def test_the_address_of_another_api_is_not_the_keys() -> None:
+    secrets = {"GOOGLE_API_KEY": KEY, "GEMINI_BASE_URL": "https://gate.example"}
+    wiring, env = wired("gemini-cli", secrets)
+    vertex, gemini = wiring.upstreams
+    assert (vertex.origin, [*vertex.keys.values()]) == ("https://aiplatform.googleapis.com", [KEY])
+    assert (gemini.origin, gemini.keys) == ("https://gate.example", {})
+    assert env["GOOGLE_VERTEX_BASE_URL"] == f"{API_URL}/p/0"
+    assert env["GOOGLE_GEMINI_BASE_URL"] == f"{API_URL}/p/1"
+
+
 def test_codex_takes_its_address_from_a_document() -> None:
     wiring, env = wired("codex", {"OPENAI_API_KEY": OTHER, "OPENAI_BASE_URL": "https://gate.example/v1"})
     assert json.loads(env["CODEX_CONFIG"])["openai_base_url"] == f"{API_URL}/p/0/v1"

@@ -123,9 +123,9 @@ async def open_door(
         making, "to make an agent's network door", limiter=limiter, wasted=_discard
     )
     failure: BaseException | None = None
+    proxies = Proxies(upstreams, allowed, refused)
+    door = Door(directory, proxies)
     try:
-        proxies = Proxies(upstreams, allowed, refused)
-        door = Door(directory, proxies)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_serve, door, listening, proxies)
             try:
@@ -133,12 +133,12 @@ async def open_door(
             except BaseException as error:  # noqa: BLE001 - raised again below, outside of the nursery's group
                 failure = error
             nursery.cancel_scope.cancel()
-        await proxies.aclose()
     finally:
         listening.close()
-        with suppress(OSError):
-            removing = partial(shutil.rmtree, directory, ignore_errors=True)
-            await in_time(removing, "to remove an agent's network door", limiter=limiter, shield=True)
+        removing = partial(shutil.rmtree, directory, ignore_errors=True)
+        with trio.CancelScope(shield=True), suppress(OSError):
+            await proxies.aclose()
+            await in_time(removing, "to remove an agent's network door", limiter=limiter)
     if failure is not None:
         raise failure
 

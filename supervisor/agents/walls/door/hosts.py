@@ -14,6 +14,9 @@ VARIABLE: Final = "OSTLER_AGENT_HOSTS"
 USUAL: Final = "default"
 """Stands for `DEFAULTS` in a list of hosts."""
 
+NONE: Final = "none"
+"""Stands for no host, alone."""
+
 DEFAULTS: Final = (
     # npm
     "registry.npmjs.org",
@@ -105,6 +108,8 @@ class AllowList:
 def allow_list(text: str | None) -> AllowList:
     """Read a list of hosts, separated by commas or spaces; nothing is `default`. Raises ValueError, in one
     line."""
+    if text == NONE:
+        return AllowList(())
     words = (text or USUAL).replace(",", " ").split()
     named = [name for word in words for name in (DEFAULTS if word == USUAL else (word,))]
     return AllowList(tuple(dict.fromkeys(_pattern(each) for each in named)))

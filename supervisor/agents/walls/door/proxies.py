@@ -124,7 +124,7 @@ class Proxies:
         """End the connections that are kept."""
         transport, self._transport = self._transport, None
         if transport is not None:
-            with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            with trio.move_on_after(CLOSE_SECONDS):
                 await transport.aclose()
 
     # -- to the APIs -----------------------------------------------------------------------------------------

@@ -394,12 +394,12 @@ def _sources(descriptor: Descriptor, env: Mapping[str, str]) -> Iterator[Credent
 
 def _present_url(descriptor: Descriptor, endpoint: Endpoint, env: Mapping[str, str]) -> str | None:
     """The base URL that the agent would use with the key."""
-    names = [endpoint.env, descriptor.base_url_alias, descriptor.base_url_env]
+    agents = [descriptor.base_url_alias, descriptor.base_url_env]
+    names = agents if endpoint.env is None or endpoint.env in agents else [endpoint.env]
     if endpoint.variable is not None and endpoint.property is not None:
         found = _at(_parsed(env.get(endpoint.variable)), endpoint.property.split("."))
         if _is_url(found):
             return str(found)
-        names[0] = None
     return next((env[name] for name in names if name is not None and _is_url(env.get(name))), None)
 
 
