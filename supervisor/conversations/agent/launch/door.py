@@ -1,0 +1,28 @@
+"""The plan of a start behind the network door. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import attrs
+
+from supervisor.agents.walls.door.rewiring import Wiring
+from supervisor.conversations.agent.launch.plan import Plan
+
+
+def behind_door(plan: Plan, confidential: Collection[str]) -> tuple[Plan, Wiring]:
+    """Return the plan with the door's addresses, and placeholders for keys, in its environment, its login and
+    the extension parameters of its session; and what the door has to know.
+
+    `confidential`: the names of the secrets in its environment that are not plain text, to report those that
+    stay.
+    """
+    wiring = Wiring()
+    environment = wiring.environment(plan.descriptor, plan.environment, plan.login.choice, confidential)
+    rewired = attrs.evolve(
+        plan,
+        environment=environment,
+        login=attrs.evolve(plan.login, environment=environment),
+        own=None if plan.own is None else wiring.session(plan.own),
+    )
+    return rewired, wiring
