@@ -368,18 +368,26 @@ async def test_an_address_of_this_machine_is_no_way_in(monkeypatch: pytest.Monke
         assert (await asking.ask("pypi.org:443", api=False, method="CONNECT")).status == 403
 
 
+@pytest.mark.parametrize("method", ["GET", "CONNECT"])
 async def test_the_connection_goes_to_the_address_that_was_looked_at(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    method: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second look-up could have another answer (DNS rebinding)."""
     monkeypatch.setattr(bounds, "_own", lambda _: False)
     monkeypatch.setattr(bounds, "inner", lambda address: str(address) == "127.0.0.9")
     asked = resolving(monkeypatch, "127.0.0.9", "127.0.0.1")
+    name = f"rebinding.example:{server.port}"
     async with agent(f"*.example:{server.port}") as asking:
-        answered = await asking.ask(f"http://rebinding.example:{server.port}/x", api=False)
-        assert answered.status == 200
+        if method == "GET":
+            assert (await asking.ask(f"http://{name}/x", api=False)).status == 200
+        else:
+            stream = asking.connect(api=False)
+            await stream.send_all(f"CONNECT {name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert b"200 Connected" in await stream.receive_some()
+            await stream.send_all(f"GET /x HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            assert b"200" in await stream.receive_some()
     assert asked == ["rebinding.example"]
-    assert server.asked[0].headers["host"] == f"rebinding.example:{server.port}"
+    assert server.asked[0].headers["host"] == name
 
 
 async def test_a_host_that_the_operator_names_with_its_port_may_be_inside(server: Server) -> None:
@@ -450,11 +458,21 @@ async def test_a_client_may_ask_the_proxy_for_the_door_to_its_apis(host: str, se
 async def test_a_silent_tunnel_is_closed(autojump_clock: MockClock) -> None:
     agent_end, door_end = memory_stream_pair()
     host_end, other_end = memory_stream_pair()
-    await agent_end.send_all(b"x")
-    began = trio.current_time()
-    await bounds._tunnel(door_end, other_end, b"")
-    assert await host_end.receive_some() == b"x"
-    assert trio.current_time() - began == pytest.approx(bounds.TUNNEL_SECONDS)
+    async with trio.open_nursery() as nursery:
+        ended = trio.Event()
+
+        async def run() -> None:
+            await bounds._tunnel(door_end, other_end, b"")
+            ended.set()
+
+        nursery.start_soon(run)
+        for sending, reading in ((agent_end, host_end), (host_end, agent_end)):
+            await trio.sleep(bounds.TUNNEL_SECONDS - 1)
+            await sending.send_all(b"x")
+            assert await reading.receive_some() == b"x"
+        began = trio.current_time()
+        await ended.wait()
+        assert trio.current_time() - began == pytest.approx(bounds.TUNNEL_SECONDS)
 
 
 async def test_an_end_of_one_direction_leaves_the_other(autojump_clock: MockClock) -> None:

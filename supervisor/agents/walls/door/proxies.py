@@ -294,14 +294,20 @@ class Proxies:
             )
 
     async def _answer(self, exchange: Exchange, response: httpx2.Response) -> None:
+        import httpx2
+
+        pieces = response.aiter_raw()
         try:
-            async with aclosing(response.aiter_raw()) as pieces:
-                await exchange.send(
-                    response.status_code, passed_on(response.headers.raw, NOT_ANSWERED), pieces
-                )
+            await exchange.send(response.status_code, passed_on(response.headers.raw, NOT_ANSWERED), pieces)
         finally:
-            with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            with (
+                trio.move_on_after(CLOSE_SECONDS, shield=True),
+                suppress(httpx2.HTTPError, httpx2.StreamError),
+            ):
                 await response.aclose()
+                # To its end: of an answer that is broken off, the library leaves an iterator of its own open.
+                async for _ in pieces:
+                    pass
 
     async def _opened(self) -> httpx2.AsyncHTTPTransport:
         if self._transport is None:
