@@ -518,6 +518,31 @@ async def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None
             raise AssertionError
 
 
+async def test_a_kernel_may_refuse_ipv6(user: str, server: Server, tmp_path: Path) -> None:
+    wiring, path, instead = wired(server)
+    program = """
+path, key = sys.argv[1:]
+try:
+    socket.socket(socket.AF_INET6).bind(("::1", 0))
+except OSError:
+    say("no IPv6")
+c = http.client.HTTPConnection(*door)
+c.request("GET", path + "/x", headers={"x-api-key": key})
+say(c.getresponse().status)
+"""
+    async with opened(tmp_path, user=user, wiring=wiring) as agent:
+        argv = [doors.PYTHON, "-I", "-c", CLIENT + program, path, instead]
+        command = agent.command(argv, [*inside.FLAGS, "--cap-add", "ALL", "--uid", "0", "--gid", "0"])
+        start = command.index("--") + 1
+        without = 'echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; exec "$@"'
+        process = subprocess.Popen(
+            [*command[:start], "sh", "-c", without, "sh", *command[start:]], stdout=subprocess.PIPE, text=True
+        )
+        with process:
+            assert await line(process) == "no IPv6"
+            assert await line(process) == "200"
+
+
 # -- the shim --------------------------------------------------------------------------------------------
 
 
