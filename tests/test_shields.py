@@ -374,6 +374,9 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/agents/walls/door/exchange.py::Exchange.without_content",
         "supervisor/agents/walls/door/proxies.py::_tunnel.pump",
     ),
+    "a proxy of the network, within the caller's CONNECT_SECONDS": (
+        "supervisor/agents/walls/door/proxies.py::_asked_for",
+    ),
 }
 """Functions that wait without a deadline of their own, by what they wait for and who ends that."""
 

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from supervisor.agents.walls.door.hosts import DEFAULTS, allow_list, inner, place
+from supervisor.agents.walls.door.hosts import DEFAULTS, allow_list, inner, place, way_out
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,35 @@ def test_the_agents_own_hosts_come_to_the_others() -> None:
     joined = allow_list("").joined(["*.maker.example"])
     assert joined.allows("auth.maker.example", 443)
     assert all(joined.allows(each, 443) for each in DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("host", "proxied"),
+    [
+        ("pypi.org", True),
+        ("corp.example", False),
+        ("a.corp.example", False),
+        ("notcorp.example", True),
+        ("b.dot.example", False),
+        ("c.star.example", False),
+        ("localhost", False),
+        ("127.0.0.1", False),
+        ("::1", False),
+        ("10.0.0.1", True),
+    ],
+)
+def test_which_hosts_are_reached_through_the_machines_proxy(host: str, proxied: bool) -> None:
+    direct = "Corp.example, .dot.example,*.star.example"
+    found = way_out({"https_proxy": "http://user:secret@proxy.corp:3128", "NO_PROXY": direct})
+    assert (found.of(host) is not None) is proxied
+    assert "secret" not in repr(found)
+
+
+def test_the_machines_proxy() -> None:
+    assert way_out({"ALL_PROXY": "http://all:1", "HTTPS_PROXY": "http://https:2"}).of("x") == "http://https:2"
+    assert way_out({"HTTPS_PROXY": "http://https:2", "no_proxy": "*"}).of("x") is None
+    assert way_out({"HTTPS_PROXY": "socks5://https:2"}).of("x") is None
+    assert way_out({}).of("x") is None
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import h11
 import pytest
@@ -16,7 +17,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from supervisor.agents.walls.door import proxies as bounds
 from supervisor.agents.walls.door.exchange import Exchange
-from supervisor.agents.walls.door.hosts import allow_list
+from supervisor.agents.walls.door.hosts import WayOut, allow_list
 from supervisor.agents.walls.door.proxies import Proxies
 from supervisor.agents.walls.door.rewiring import Wiring
 from tests.walls.door.server import Asked, Server, serving
@@ -84,10 +85,12 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(hosts: str = "") -> AsyncIterator[Agent]:
+async def agent(hosts: str = "", way_out: WayOut | None = None) -> AsyncIterator[Agent]:
     wiring = Wiring()
     refused: list[tuple[str, int, str]] = []
-    proxies = Proxies(wiring.upstreams, allow_list(hosts), lambda *each: refused.append(each))
+    proxies = Proxies(
+        wiring.upstreams, allow_list(hosts), lambda *each: refused.append(each), way_out or WayOut()
+    )
     async with trio.open_nursery() as nursery:
         yield Agent(proxies, wiring, nursery, refused)
         nursery.cancel_scope.cancel()
@@ -298,6 +301,77 @@ def _certificate(directory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusted.load_verify_locations(cadata=made.public_bytes(serialization.Encoding.PEM).decode())
     return context, trusted
+
+
+# -- through the proxy of the machine's network ------------------------------------------------------------
+
+
+@asynccontextmanager
+async def network_proxy(
+    hosts: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[WayOut, list[str]]]:
+    """A proxy that alone can look up names. The way out, and the names that are looked up."""
+    monkeypatch.setattr(bounds, "_own", lambda _: False)
+    monkeypatch.setattr(bounds, "inner", lambda address: str(address) == "10.0.0.1")
+    asked = resolving(monkeypatch, "127.0.0.1")
+    async with agent(hosts) as far, trio.open_nursery() as nursery:
+
+        async def serve(stream: trio.SocketStream) -> None:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError):
+                await Exchange(stream).serve(far.proxies.other)
+
+        [listener] = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), serve, 0)
+        port = listener.socket.getsockname()[1]
+        yield WayOut(f"http://user:p%40ss@127.0.0.1:{port}", ("direct.example",)), asked
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("method", ["GET", "CONNECT"])
+async def test_other_hosts_are_reached_through_a_proxy(
+    method: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"far.example:{server.port}"
+    async with (
+        network_proxy(f"*.example:{server.port}", monkeypatch) as (way_out, asked),
+        agent(f"*.example:{server.port},*:{server.port}", way_out) as asking,
+    ):
+        if method == "GET":
+            assert (await asking.ask(f"http://{name}/x", api=False)).status == 200
+        else:
+            stream = asking.connect(api=False)
+            await stream.send_all(f"CONNECT {name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert b"200 Connected" in await stream.receive_some()
+            await stream.send_all(f"GET /x HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            assert b"200" in await stream.receive_some()
+        assert asked == ["far.example"]  # by the proxy alone
+        target = f"10.0.0.1:{server.port}"
+        answered = await asking.ask(
+            target if method == "CONNECT" else f"http://{target}/", api=False, method=method
+        )
+        assert answered.status == 403
+        # What the proxy refuses is said.
+        target = f"far.other:{server.port}"
+        answered = await asking.ask(
+            target if method == "CONNECT" else f"http://{target}/", api=False, method=method
+        )
+        assert answered.status == (502 if method == "CONNECT" else 403)
+    assert server.asked[0].headers["host"] == name
+    assert "proxy-authorization" not in server.asked[0].headers
+
+
+async def test_an_api_is_reached_through_a_proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        network_proxy(f"*.example:{server.port}", monkeypatch) as (way_out, asked),
+        agent("", way_out) as asking,
+    ):
+        base = path(asking.wiring.address(f"http://far.example:{server.port}", KEY))
+        near = path(asking.wiring.address(server.url))
+        [instead] = asking.wiring.upstreams[0].keys
+        assert (await asking.ask(f"{base}/x", ("x-api-key", instead))).status == 200
+        assert asked == ["far.example"]
+        assert (await asking.ask(f"{near}/y")).status == 200
+    assert [each.headers.get("x-api-key") for each in server.asked] == [KEY, None]
+    assert server.asked[1].headers["host"] == f"127.0.0.1:{server.port}"
 
 
 # -- to other hosts --------------------------------------------------------------------------------------

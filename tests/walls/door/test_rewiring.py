@@ -237,7 +237,8 @@ def test_a_login_of_the_machine_is_listed_and_keeps_its_address() -> None:
 
 
 def test_the_proxies_are_the_doors() -> None:
-    _, env = wired("claude-code", {"ANTHROPIC_API_KEY": KEY})
+    wiring, env = wired("claude-code", {"ANTHROPIC_API_KEY": KEY})
+    assert wiring.way_out.of("pypi.org") == "http://proxy.corp:3128"  # the server's, for the door itself
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         assert env[name] == PROXY_URL
     assert env["NO_PROXY"] == env["no_proxy"] == "127.0.0.1,localhost,::1"

@@ -27,7 +27,7 @@ import trio
 
 from supervisor.agents.walls.door import shim
 from supervisor.agents.walls.door.exchange import Answer, Exchange, Left
-from supervisor.agents.walls.door.hosts import AllowList
+from supervisor.agents.walls.door.hosts import AllowList, WayOut
 from supervisor.agents.walls.door.proxies import Proxies, Refused
 from supervisor.agents.walls.door.rewiring import Upstream
 from supervisor.fairness import share
@@ -70,6 +70,10 @@ NAMESPACE_OF_SOCKET: Final = 0x894C
 """SIOCGSKNS (Linux 4.9): opens the network namespace of a socket."""
 
 
+DIRECT: Final = WayOut()
+"""No proxy."""
+
+
 class NotADoor(Exception):
     """What was handed over are not the listeners of a shim in a namespace of its own. The message is a
     sentence."""
@@ -105,13 +109,15 @@ async def open_door(
     refused: Refused,
     parent: Path,
     owner: tuple[int, int] | None = None,
+    way_out: WayOut = DIRECT,
 ) -> AsyncIterator[Door]:
     """Open a door for one start of an agent while the block runs.
 
     `upstreams`: where requests for APIs go; may grow (`rewiring.Wiring.upstreams`). `allowed`: other hosts
     that the agent reaches. `refused`: called for those that it does not reach; bounded in number, must not
     wait. `parent`: an existing directory for that of the door. `owner`: user and group of the agent, where
-    they are not the server's.
+    they are not the server's. `way_out`: the proxy of the machine's network (`rewiring.Wiring.way_out`); it
+    looks up names in place of the door.
 
     Raises OSError where the directory cannot be made. The block's own exception comes out unwrapped.
 
@@ -123,7 +129,7 @@ async def open_door(
         making, "to make an agent's network door", limiter=limiter, wasted=_discard
     )
     failure: BaseException | None = None
-    proxies = Proxies(upstreams, allowed, refused)
+    proxies = Proxies(upstreams, allowed, refused, way_out)
     door = Door(directory, proxies)
     try:
         async with trio.open_nursery() as nursery:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -38,6 +39,9 @@ DEFAULTS: Final = (
 
 PORTS: Final = frozenset({80, 443})
 """Ports of a host that is named without one."""
+
+PROXY_NAMES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
+"""Variables of a proxy, the first choice first."""
 
 PORT_MAX: Final = 65535
 
@@ -103,6 +107,32 @@ class AllowList:
     def joined(self, names: Iterable[str]) -> AllowList:
         """The same with further patterns. Raises ValueError."""
         return AllowList((*self.patterns, *(_pattern(each) for each in names)))
+
+
+@attrs.frozen
+class WayOut:
+    """The proxy through which the network of Ostler's machine is left."""
+
+    proxy: str | None = attrs.field(default=None, repr=False)
+    """Its address, `http://` with a user and a password where it needs them; None: there is none."""
+    direct: tuple[str, ...] = ()
+    """Names that are reached without it, also all below them; `*` for all."""
+
+    def of(self, host: str) -> str | None:
+        """The proxy for this host."""
+        literal = _literal(host)
+        near = host == "localhost" if literal is None else literal.is_loopback
+        if near or any(each == ANY or host == each or host.endswith(f".{each}") for each in self.direct):
+            return None
+        return self.proxy
+
+
+def way_out(env: Mapping[str, str]) -> WayOut:
+    """The way out that an environment describes. A proxy of another kind than `http://` is ignored."""
+    named = next((env[name] for name in PROXY_NAMES if env.get(name)), "")
+    direct = (env.get("NO_PROXY") or env.get("no_proxy") or "").replace(",", " ").lower().split()
+    proxy = named if named.startswith("http://") and urlsplit(named).hostname else None
+    return WayOut(proxy, tuple(each.removeprefix(BELOW).removeprefix(".") for each in direct))
 
 
 def allow_list(text: str | None) -> AllowList:
@@ -172,6 +202,11 @@ def _literal(name: str) -> Address | None:
         return ipaddress.ip_address(name)
     except ValueError:
         return None
+
+
+def is_literal(host: str) -> bool:
+    """Whether a host is named by its address."""
+    return _literal(host) is not None
 
 
 def inner(address: Address) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import importlib
 import ipaddress
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import attrs
 import h11
@@ -20,12 +21,13 @@ import trio
 
 from supervisor.agents.walls.door.exchange import (
     CHUNK_BYTES,
+    HEAD_BYTES,
     Exchange,
     Headers,
     length,
     passed_on,
 )
-from supervisor.agents.walls.door.hosts import VARIABLE, AllowList, inner, place
+from supervisor.agents.walls.door.hosts import VARIABLE, AllowList, WayOut, inner, is_literal, place
 from supervisor.agents.walls.door.rewiring import PREFIX, OtherKey, Upstream
 from supervisor.agents.walls.door.shim import API_PORT, HOST
 from supervisor.fairness import share
@@ -114,7 +116,9 @@ class Proxies:
     upstreams: Sequence[Upstream]
     allowed: AllowList
     refused: Refused
-    _transport: httpx2.AsyncHTTPTransport | None = attrs.field(default=None, init=False)
+    way_out: WayOut = attrs.field(factory=WayOut)
+    _transports: dict[str | None, httpx2.AsyncHTTPTransport] = attrs.field(factory=dict, init=False)
+    """Directly, and through the proxy of the machine's network."""
     _opening: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _asked: trio.Semaphore = attrs.field(factory=partial(trio.Semaphore, ASKED_MOST), init=False)
     _lookups: trio.CapacityLimiter = attrs.field(factory=partial(trio.CapacityLimiter, LOOKUPS), init=False)
@@ -122,10 +126,10 @@ class Proxies:
 
     async def aclose(self) -> None:
         """End the connections that are kept."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
+        for transport in self._transports.values():
             with trio.move_on_after(CLOSE_SECONDS):
                 await transport.aclose()
+        self._transports.clear()
 
     # -- to the APIs -----------------------------------------------------------------------------------------
 
@@ -184,10 +188,10 @@ class Proxies:
             inner_stream, ahead = await exchange.switch()
             await Exchange(inner_stream, ahead).serve(self.api)
             return
-        stream = await self._dial(*found)
+        stream, back = await self._dial(*found)
         try:
             agent, ahead = await exchange.switch()
-            await _tunnel(agent, stream, ahead)
+            await _tunnel(agent, stream, ahead, back)
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -215,16 +219,21 @@ class Proxies:
         headers = [(b"Host", parts.netloc.encode("latin-1")), *passed_on(request.headers, NOT_ASKED)]
         await self._pass_on(exchange, request, f"http://{literal}:{found[1]}", target, headers)
 
-    async def _dial(self, host: str, port: int) -> trio.SocketStream:
-        """Connect to a host. Raises NotAllowed, Unreachable."""
+    async def _dial(self, host: str, port: int) -> tuple[trio.SocketStream, bytes]:
+        """Connect to a host. Return also what was read of it already. Raises NotAllowed, Unreachable."""
         reason = "no connection in time"
         with trio.move_on_after(CONNECT_SECONDS):
             for address in await self._addresses(host, port):
                 try:
                     # Of the address that was looked at: a second look-up could have another answer.
                     with trio.fail_after(CONNECT_SECONDS / 2):
-                        return await trio.open_tcp_stream(address, port)
-                except (OSError, trio.TooSlowError) as error:
+                        proxy = self.way_out.of(address)
+                        if proxy is not None:
+                            return await _through(proxy, address, port)
+                        return await trio.open_tcp_stream(address, port), b""
+                except trio.TooSlowError:
+                    continue
+                except OSError as error:
                     reason = _in_words(error)
         raise Unreachable(
             f"{host}:{port} cannot be reached: {reason}. Look at the network of Ostler's machine."
@@ -236,6 +245,8 @@ class Proxies:
         if not self.allowed.allows(host, port):
             why = f"it is not among the hosts that this agent may reach; add it to {VARIABLE}"
             raise self._refusal(host, port, why)
+        if self.way_out.of(host) is not None and not is_literal(host):
+            return [host]  # the proxy looks it up
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         try:
             found = await in_time(look_up, "to look up a host", limiter=self._lookups, seconds=LOOKUP_SECONDS)
@@ -267,7 +278,7 @@ class Proxies:
         self, exchange: Exchange, request: h11.Request, origin: str, target: bytes, headers: Headers
     ) -> None:
         """Send a request to this server, and its answer to the agent, both as they come."""
-        transport = await self._opened()
+        transport = await self._opened(self.way_out.of(str(urlsplit(origin).hostname)))
         import httpx2
 
         size = length(request.headers)
@@ -309,17 +320,51 @@ class Proxies:
                 async for _ in pieces:
                     pass
 
-    async def _opened(self) -> httpx2.AsyncHTTPTransport:
-        if self._transport is None:
+    async def _opened(self, proxy: str | None) -> httpx2.AsyncHTTPTransport:
+        if proxy not in self._transports:
             async with self._opening:
-                if self._transport is None:
+                if proxy not in self._transports:
                     # In a thread: the first one imports the library and reads certificates.
-                    self._transport = await trio.to_thread.run_sync(_transport)
-        return self._transport
+                    self._transports[proxy] = await trio.to_thread.run_sync(_transport, proxy)
+        return self._transports[proxy]
 
 
-async def _tunnel(agent: trio.abc.Stream, stream: trio.SocketStream, ahead: bytes) -> None:
-    """Pass bytes in both directions until both have ended, or nothing comes for TUNNEL_SECONDS."""
+async def _through(proxy: str, host: str, port: int) -> tuple[trio.SocketStream, bytes]:
+    """Connect to a host through a proxy, as `Proxies._dial`. Raises OSError, also where the proxy refuses."""
+    parts = urlsplit(proxy)
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    headers = [("Host", target)]
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers.append(("Proxy-Authorization", "Basic " + base64.b64encode(pair.encode()).decode()))
+    stream = await trio.open_tcp_stream(str(parts.hostname), parts.port or HTTP_PORT)
+    try:
+        return stream, await _asked_for(h11.Request(method="CONNECT", target=target, headers=headers), stream)
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+
+
+async def _asked_for(request: h11.Request, stream: trio.SocketStream) -> bytes:
+    """Send a CONNECT to a proxy. Return what follows its answer. Raises OSError."""
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+    try:
+        await stream.send_all(http.send(request) or b"")
+        while (event := http.next_event()) is h11.NEED_DATA:
+            http.receive_data(bytes(await stream.receive_some(CHUNK_BYTES)))
+    except (h11.RemoteProtocolError, trio.BrokenResourceError) as error:
+        raise OSError("the proxy of Ostler's machine ends the connection") from error
+    if not isinstance(event, h11.Response) or not 200 <= event.status_code < 300:
+        said = event.status_code if isinstance(event, h11.Response) else "nothing"
+        raise OSError(f"the proxy of Ostler's machine answers {said}")
+    return bytes(http.trailing_data[0])
+
+
+async def _tunnel(agent: trio.abc.Stream, stream: trio.SocketStream, ahead: bytes, back: bytes = b"") -> None:
+    """Pass bytes in both directions until both have ended, or nothing comes for TUNNEL_SECONDS.
+
+    `ahead`, `back`: what was read already of the agent and of the host.
+    """
     with trio.CancelScope(deadline=trio.current_time() + TUNNEL_SECONDS) as idle:
         async with trio.open_nursery() as nursery:
 
@@ -341,7 +386,7 @@ async def _tunnel(agent: trio.abc.Stream, stream: trio.SocketStream, ahead: byte
                     nursery.cancel_scope.cancel()
 
             nursery.start_soon(pump, agent, stream, ahead)
-            nursery.start_soon(pump, stream, agent, b"")
+            nursery.start_soon(pump, stream, agent, back)
 
 
 def _own(address: str) -> bool:
@@ -370,13 +415,14 @@ def _context() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _transport() -> httpx2.AsyncHTTPTransport:
+def _transport(proxy: str | None) -> httpx2.AsyncHTTPTransport:
     importlib.import_module("httpx2")
     import httpx2
 
     return httpx2.AsyncHTTPTransport(
         verify=_context(),
         trust_env=False,
+        proxy=proxy,
         socket_options=(
             (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
             *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in PROBES.items()),

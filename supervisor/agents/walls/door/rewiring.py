@@ -20,6 +20,7 @@ import attrs
 
 from supervisor.agents.catalog import CredentialSource, Descriptor, Endpoint, Kind
 from supervisor.agents.homes.credential import Choice
+from supervisor.agents.walls.door.hosts import WayOut, way_out
 from supervisor.agents.walls.door.shim import API_PORT, HOST, PROXY_PORT
 
 API_URL: Final = f"http://{HOST}:{API_PORT}"
@@ -169,6 +170,8 @@ class Wiring:
         """Credentials that the agent has as they are: names of variables, secrets, files or models."""
         self.hosts: tuple[str, ...] = ()
         """Hosts that the agent needs for these, as patterns of `hosts.AllowList`."""
+        self.way_out = WayOut()
+        """The proxy that the agent would have used."""
         self._placeholders: dict[str, str] = {}
 
     def environment(
@@ -180,6 +183,7 @@ class Wiring:
     ) -> dict[str, str]:
         """The environment for inside. `given`: the composed one (`compose_environment`). `confidential`: the
         names of secrets that may be in it, to report those that stay."""
+        self.way_out = way_out(given)
         env = {name: self._document(name, value, given) for name, value in given.items()}
         described = frozenset(self._placeholders)
         for source in _sources(descriptor, given):
