@@ -61,6 +61,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/routes/workspace/files.py::upload",
         "gateway/api/files/streaming.py::MadeBody.__aexit__",
         "supervisor/agents/install/install.py::_install",
+        "supervisor/agents/walls/door/door.py::open_door",
         "supervisor/conversations/agent/incarnation.py::reporting_end",
         "supervisor/conversations/agent/lifecycle/lifecycle.py::AgentLifecycle._begin",
         "supervisor/conversations/agent/side/model_discovery.py::ModelDiscovery._guest",
@@ -163,6 +164,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/state/secret_box.py",
         "supervisor/conversations/registry.py",
         "supervisor/mcp/proxy.py",
+        "supervisor/agents/walls/door/proxies.py",
     ),
     "files of the state directory; a disk that hangs ends with the warden's kill": (
         "supervisor/workspace/pins.py",
@@ -364,6 +366,18 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/mcp/proxy.py::_Exchange._next",
         "supervisor/mcp/proxy.py::_Exchange.send",
     ),
+    "an agent behind its network door: HEAD_SECONDS, BODY_SECONDS, STALL_SECONDS, TUNNEL_SECONDS; an API may "
+    "stream for as long as the agent is there; the end of the door": (
+        "supervisor/agents/walls/door/door.py::_accept",
+        "supervisor/agents/walls/door/exchange.py::Exchange._receive",
+        "supervisor/agents/walls/door/exchange.py::Exchange._while_there.watch",
+        "supervisor/agents/walls/door/exchange.py::Exchange.send",
+        "supervisor/agents/walls/door/exchange.py::Exchange.without_content",
+        "supervisor/agents/walls/door/proxies.py::_tunnel.pump",
+    ),
+    "a proxy of the network, within the caller's CONNECT_SECONDS": (
+        "supervisor/agents/walls/door/proxies.py::_asked_for",
+    ),
 }
 """Functions that wait without a deadline of their own, by what they wait for and who ends that."""
 
@@ -440,8 +454,12 @@ LOCKS: Final[dict[str, tuple[str, ...]]] = {
     "a large frame that is parsed: some ten milliseconds": ("supervisor/acp/reader.py::large.turns",),
     "imports of the package's own files": (
         "gateway/api/forwarding/owners.py::self._opening",
+        "supervisor/agents/walls/door/proxies.py::self._opening",
         "gateway/serving/late_application.py::self._loading",
         "supervisor/conversations/registry.py::self._loading_machinery",
+    ),
+    "other requests of the same agent, which have no answer yet; it gives them up, or its door is closed": (
+        "supervisor/agents/walls/door/proxies.py::self._asked",
     ),
     "no lock: the end of a channel in memory": ("supervisor/mcp/answers.py::to_client",),
 }

@@ -47,6 +47,11 @@ from supervisor.agents.restart import RestartPolicy
 from supervisor.agents.spawning.descriptors import Shares, shares
 from supervisor.agents.spawning.descriptors import limit as descriptor_limit
 from supervisor.agents.spawning.prctl import ATTACHABLE_VARIABLE
+from supervisor.agents.walls.door.hosts import VARIABLE as HOSTS_VARIABLE
+from supervisor.agents.walls.door.hosts import allow_list
+from supervisor.agents.walls.network import VARIABLE as NETWORK_VARIABLE
+from supervisor.agents.walls.network import Network, Reachable
+from supervisor.agents.walls.network import parse as parse_network
 from supervisor.agents.walls.wall import VARIABLE as WALLS_VARIABLE
 from supervisor.agents.walls.wall import parse as parse_wall
 from supervisor.agents.walls.walls import WallsWanted
@@ -300,6 +305,10 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
             wall=pick(env, WALLS_VARIABLE, parse_wall, None),
             reads=pick(env, "OSTLER_WALLS_READ", _paths, ()),
             writes=pick(env, "OSTLER_WALLS_WRITE", _paths, ()),
+            reachable=Reachable(
+                network=pick(env, NETWORK_VARIABLE, parse_network, Network.FULL),
+                hosts=pick(env, HOSTS_VARIABLE, allow_list, allow_list(None)),
+            ),
         ),
     )
 

@@ -205,6 +205,28 @@ class Kind(enum.StrEnum):
 
 
 @attrs.frozen(kw_only=True)
+class Endpoint(Described):
+    """The API that a key is for, and where the agent takes its base URL from: a variable, or a property of a
+    JSON document in one.
+
+    The network door puts its own address there, and gives the agent no key (`walls.door.rewiring`).
+    """
+
+    url: str | None = None
+    """The base URL that the agent uses where none is set; None where it has none."""
+    env: str | None = None
+    variable: str | None = None
+    property: str | None = None
+    """The place in the document, with dots between names; what is missing is made."""
+
+    def judge(self) -> Iterable[Flaw]:
+        """Require exactly one place."""
+        in_document = self.variable is not None
+        if in_document is (self.env is not None) or in_document is (self.property is None):
+            yield (), "value_error", "either env, or variable and property are needed"
+
+
+@attrs.frozen(kw_only=True)
 class CredentialSource(Described):
     """A place where an agent finds a credential. Exactly one of `env`, `secret` and `files` is set."""
 
@@ -225,6 +247,9 @@ class CredentialSource(Described):
     """The credential's provider, for an agent of several providers: one credential is used for each."""
     auth_methods: tuple[str, ...] = ()
     """ACP authentication methods that work with it unattended, the best first."""
+    api: Endpoint | None = None
+    """Where a key counts. None: not known, or its address is fixed; then the agent has the key itself, also
+    behind the network door."""
     adds: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     """Variables that the agent needs with it, unless they are set: `$NAME` stands for another variable."""
 
@@ -313,6 +338,9 @@ class Descriptor(Described):
     """Whether the client's file system methods are offered to it."""
     terminal: bool = False
     """Whether the client's terminal methods are offered to it."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that it needs for a login, or for a key whose API is not known, as in OSTLER_AGENT_HOSTS. The
+    network door lets it reach them where it has such a credential, or none."""
     warm: Literal["session", "directory"] | None = None
     """Whether a warm process of it may be started before there is a conversation for it: it knows no
     conversation before its session is opened. `session`: it takes its working directory from the session

@@ -210,6 +210,14 @@ def test_minimal_descriptor():
             r"credentials\[0\].kind: Input should be 'login', ",
         ),
         (
+            MINIMAL + '[[credentials]]\nkind = "api_key"\nenv = "A"\napi = { url = "https://b" }',
+            r"credentials\[0\].api: either env, or variable and property",
+        ),
+        (
+            MINIMAL + '[[credentials]]\nkind = "api_key"\nenv = "A"\napi = { env = "B", variable = "C" }',
+            r"credentials\[0\].api: either env, or variable and property",
+        ),
+        (
             MINIMAL + '[[credentials]]\nkind = "login"\nenv = "A"\nfiles = ["b"]',
             r"credentials\[0\]: exactly one of env, secret",
         ),

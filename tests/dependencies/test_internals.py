@@ -37,6 +37,7 @@ COMPLETION = "gateway/cli/completion.py"
 SUGGEST = "gateway/cli/suggest.py"
 ROUTING = "gateway/api/routing.py"
 APPLICATION = "gateway/http/application.py"
+SHIM = "supervisor/agents/walls/door/shim.py"
 
 
 @attrs.frozen
@@ -219,6 +220,8 @@ INTERNALS = (
     Internal("argparse:ArgumentParser", COMPLETION, has=("_actions",), standard=True),
     Internal("subprocess:_USE_VFORK", "supervisor/agents/spawning/spawning.py", standard=True),
     Internal("_socket:socket", "supervisor/agents/spawning/spawner.py", standard=True),
+    Internal("_socket:socket", SHIM, has=("settimeout", "sendmsg"), standard=True),
+    Internal("_signal:signal", SHIM, standard=True),
 )
 
 BOUNDED = ("hypercorn", "keyring", "mcp")

@@ -21,7 +21,15 @@ from tests.support.sockets import events_socket
 START_TIMEOUT_S = 30.0  # a cold start on a busy machine, far above the aim of half a second
 STOP_TIMEOUT_S = 20.0  # SIGTERM to exit, agents included
 READY = re.compile(r"Ostler is listening on (http://\S+)")
-INHERITED = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START", "OSTLER_WALLS")
+INHERITED = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "COVERAGE_PROCESS_START",
+    "OSTLER_WALLS",
+    "OSTLER_AGENT_NETWORK",
+)
 OUTPUT_TAIL = 8000  # characters of the server's output shown when a test fails
 
 
@@ -58,6 +66,8 @@ class ServerProcess:
         """Start and wait for the line that tells the address."""
         self.home.mkdir(parents=True, exist_ok=True)
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        # Most tests are about something else, and must mean the same where there are walls.
+        environment["OSTLER_WALLS"] = os.environ.get("OSTLER_WALLS", "off")
         environment |= {"HOME": str(self.home), **self._environment}
         program = Path(sysconfig.get_path("scripts")) / "ostler"
         command = [*self._prefix, str(program), "serve", "--host", "127.0.0.1", "--port", "0"]

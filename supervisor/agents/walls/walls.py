@@ -18,6 +18,8 @@ from supervisor.agents.spawning.confinement import Confinement, can_scope
 from supervisor.agents.walls import bubblewrap, system_calls
 from supervisor.agents.walls.enclosure import Enclosure
 from supervisor.agents.walls.mounts import Needs, Outside, mounts
+from supervisor.agents.walls.network import VARIABLE as NETWORK_VARIABLE
+from supervisor.agents.walls.network import Network, Reachable
 from supervisor.agents.walls.outside import outside
 from supervisor.agents.walls.wall import VARIABLE, Wall, WallUnavailable
 
@@ -45,6 +47,7 @@ class WallsWanted:
     wall: Wall | None = Wall.OFF
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    reachable: Reachable = attrs.field(factory=Reachable)
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +55,7 @@ class Walls:
     """What walls this server's agents get. Made by `build`.
 
     `wall`: that of an agent whose settings name none. `obstacle`: why it is OFF; None if it is not.
-    `reads`, `writes`: further paths for all agents.
+    `reads`, `writes`: further paths for all agents. `reachable`: of the network.
     """
 
     wall: Wall
@@ -60,6 +63,7 @@ class Walls:
     outside: Outside | None = attrs.field(default=None, repr=False)
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    reachable: Reachable = attrs.field(factory=Reachable)
     _obstacles: dict[Wall, str | None] = attrs.field(factory=dict, init=False, repr=False)
 
     def why_not(self, wall: Wall) -> str | None:
@@ -84,9 +88,9 @@ class Walls:
             raise WallUnavailable(f"acp_walls: {asked} is unavailable here: {reason}")
         return asked
 
-    def enclosure(self, wall: Wall, needs: Needs) -> Enclosure | None:
-        """The wall around an agent; None for OFF. Raises WallUnavailable where its workspace holds what the
-        wall keeps from it."""
+    def enclosure(self, wall: Wall, needs: Needs, *, network: bool = True) -> Enclosure | None:
+        """The wall around an agent; None for OFF. `network`: whether it has the machine's. Raises
+        WallUnavailable where its workspace holds what the wall keeps from it."""
         if wall is Wall.OFF:
             return None
         assert self.outside is not None
@@ -112,6 +116,7 @@ class Walls:
             program=_program(),
             mounts=tuple(mounts(wall, self.outside, needs)),
             confinement=confinement(),
+            network=network,
         )
 
 
@@ -130,21 +135,23 @@ def build(
 ) -> Walls:
     """Find out which wall this server's agents get, and try it. Blocks for some milliseconds.
 
-    Raises WallUnavailable for a wall that is wanted by name and is unavailable.
+    Raises WallUnavailable for a wall that is wanted by name and is unavailable, also for the sake of the
+    network.
     """
     found = Walls(
         wall=wanted.wall or Wall.GUARD,
         outside=outside(state, catalog, environ),
         reads=tuple(path.resolve() for path in wanted.reads if path.exists()),
         writes=tuple(path.resolve() for path in wanted.writes if path.exists()),
+        reachable=wanted.reachable,
     )
-    if wanted.wall is Wall.OFF:
-        return attrs.evolve(found, obstacle=f"{VARIABLE} is off")
-    reason = found.why_not(found.wall)
+    reason = f"{VARIABLE} is off" if found.wall is Wall.OFF else found.why_not(found.wall)
     if reason is None:
         return found
-    if wanted.wall is not None:
+    if wanted.wall not in (None, Wall.OFF):
         raise WallUnavailable(f"{VARIABLE}: {wanted.wall} is unavailable here: {reason}")
+    if wanted.reachable.network is not Network.FULL:
+        raise WallUnavailable(f"{NETWORK_VARIABLE}: {wanted.reachable.network} needs a wall: {reason}")
     return attrs.evolve(found, wall=Wall.OFF, obstacle=reason)
 
 

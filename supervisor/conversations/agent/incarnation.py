@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import structlog
@@ -34,6 +34,10 @@ from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
+
+if TYPE_CHECKING:
+    from supervisor.agents.walls.door.door import Door
+    from supervisor.agents.walls.door.proxies import Refused
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +81,8 @@ class Incarnation:
     """Its sessions besides the conversation's."""
     untried: bool = False
     """Whether its process was warm, and has opened no session yet."""
+    door: Door | None = None
+    """The door of its network."""
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -165,6 +171,39 @@ def serve(
     )
 
 
+def unheard(host: str, port: int, why: str) -> None:
+    """For an agent without a conversation: what its door refuses is logged."""
+    log.info("an agent's door refused a host", host=host, port=port, reason=why)
+
+
+@asynccontextmanager
+async def _behind_its_door(plan: Plan, refused: Refused) -> AsyncIterator[tuple[Plan, Door | None]]:
+    """Open the door of the agent's network, if it has one, while the block runs; the plan of a start behind
+    it. Raises SpawnError."""
+    if plan.door is None or plan.enclosure is None:
+        yield plan, None
+        return
+    from supervisor.agents.walls.door.door import PYTHON, open_door
+
+    wiring = plan.door.wiring
+    async with AsyncExitStack() as stack:
+        try:
+            door = await stack.enter_async_context(
+                open_door(
+                    upstreams=wiring.upstreams,
+                    allowed=plan.door.hosts.joined(wiring.hosts),
+                    refused=refused,
+                    parent=plan.door.parent,
+                    way_out=wiring.way_out,
+                )
+            )
+        except OSError as error:
+            raise SpawnError(f"the door of the agent's network cannot be opened: {error}") from error
+        argv = door.command(plan.argv, inside=str(door.directory), python=PYTHON)
+        wall = plan.enclosure.showing(door.directory)
+        yield attrs.evolve(plan, argv=tuple(argv), enclosure=wall), door
+
+
 @asynccontextmanager
 async def run_agent(
     plan: Plan,
@@ -174,11 +213,13 @@ async def run_agent(
     slots: TerminalSlots | None = None,
     watch: Callable[[str], OutputWatch] | None = None,
     by: Starter | None = None,
+    refused: Refused = unheard,
 ) -> AsyncIterator[Incarnation]:
     """Start the agent's process within a deadline, and connect to it.
 
     `stop` bounds the steps of ending it; `slots` is the limit on terminals that all agents share;
     `watch` returns the watch of a terminal's output; `by` is a running program that forks the process.
+    `refused` is called with a host, its port and the reason that the door of its network refuses it.
 
     When the process exits by itself, pending requests fail with its last output, and the block continues.
 
@@ -190,15 +231,16 @@ async def run_agent(
     try:
         async with (
             reporting_end(plan),
+            _behind_its_door(plan, refused) as (placed, door),
             spawn(
-                plan.argv,
+                placed.argv,
                 cwd=plan.cwd,
                 env=plan.start_environment,
                 stop=stop,
                 seconds=spawn_seconds,
                 by=by,
                 limits=plan.limits,
-                enclosure=plan.enclosure,
+                enclosure=placed.enclosure,
             ) as process,
             trio.open_nursery() as nursery,
             open_connection(
@@ -213,7 +255,7 @@ async def run_agent(
             stderr_tail = StderrTail(process, connection, plan.mask)
             services = serve(plan, process, nursery, slots, watch)
             try:
-                yield Incarnation(plan, process, connection, services, nursery, stderr_tail)
+                yield Incarnation(plan, process, connection, services, nursery, stderr_tail, door=door)
             finally:
                 with trio.CancelScope(shield=True):
                     await services.close()

@@ -215,13 +215,19 @@ async def _forwarded(run: Incarnation) -> Forwarded:
     if run.servers is None:
         run.servers = await served(run.plan.mounting, run.nursery)
     capabilities = run.initialized.capabilities
-    return await forward_servers(
+    forwarded = await forward_servers(
         run.servers,
         {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),
         whole=run.plan.kind.takes_servers_whole,
     )
+    if run.plan.door is None or run.door is None:
+        return forwarded
+    wiring = run.plan.door.wiring
+    servers, dropped = wiring.servers(forwarded.servers)
+    run.door.allow(wiring.hosts)
+    return attrs.evolve(forwarded, servers=servers, dropped=[*forwarded.dropped, *dropped])
 
 
 async def _settled(

@@ -41,6 +41,8 @@ async def request(run: Incarnation, method: str, params: Mapping[str, Any], seco
     """
     assert run.session is not None
     given = {"sessionId": run.session.session_id, **params}
+    if run.plan.door is not None:
+        given = run.plan.door.wiring.session(given)  # it may hold a model with its key
     try:
         answer = await run.connection.request(method, given, timeout=seconds)
     except RpcError as error:

@@ -225,6 +225,11 @@ class StatusPublisher:
         state = self._recorder.state("agent_limit", hit.dump())
         self._recorder.write([state] if in_turn else [state, _message(hit.text)], quiet=in_turn)
 
+    def network_refused(self, host: str, port: int, why: str) -> None:
+        """Record that the door of the agent's network refused a host."""
+        value = {"host": host, "port": port, "reason": why}
+        self._recorder.write([self._recorder.state("agent_network_refused", value)], quiet=True)
+
     def phase(self, phase: AgentPhase) -> None:
         """Record the agent's phase."""
         self._record.reported.agent_state["phase"] = phase

@@ -135,6 +135,14 @@ def _retry(turn: Turn, rest: str) -> None:
 
 
 # -- what the process is
+@directive("run", "COMMAND ARG... a child of its own; says what that writes")
+def _run(turn: Turn, rest: str) -> None:
+    import subprocess
+
+    ended = subprocess.run(rest.split(), cwd=turn.session.cwd, capture_output=True, text=True)
+    turn.say(f"{ended.stdout}{ended.stderr}exit {ended.returncode} ")
+
+
 @directive("spawn", "KIND a grandchild, as for the mode grandchild; says its pid")
 def _spawn(turn: Turn, rest: str) -> None:
     turn.say(f"spawned {turn.agent.spawn(rest or 'plain')} ")

@@ -21,6 +21,7 @@ from supervisor.agents.limits.mechanisms import Mechanism
 from supervisor.agents.limits.values import NO_LIMITS, AgentLimits, Limit
 from supervisor.agents.remote import relay
 from supervisor.agents.walls.enclosure import Enclosure
+from supervisor.agents.walls.network import Network
 from supervisor.agents.walls.wall import Wall, WallUnavailable
 from supervisor.agents.walls.walls import Walls
 from supervisor.conversations.agent.launch.credentials import (
@@ -229,7 +230,10 @@ class Launcher:
         limits = self.limits_of(settings)
         own_directories = self._own_directories(record, prepared)
         await self._check_disk(record, limits, own_directories)
-        enclosure = await self._enclosure(wall, record, descriptor, launch.argv, environment)
+        network = self.walls.reachable.network
+        if tuple(settings.acp_command) == RELAY_COMMAND:
+            network = Network.FULL  # it runs elsewhere: this is Ostler's own relay
+        enclosure = await self._enclosure(wall, record, descriptor, launch.argv, environment, network)
         kind = self.kinds(record)
         furnished = await kind.furnish(self, opened, given, own)
         tokens = prepared.tokens.union(furnished.confidential)
@@ -240,7 +244,7 @@ class Launcher:
             moved = prepared.home.environment
             parameters = None if parameters is None else {**parameters, "environment": dict(moved)}
         neutral = {name: self.server_environment[name] for name in moved if name in self.server_environment}
-        return Plan(
+        plan = Plan(
             descriptor=descriptor,
             known_as=partial(self.behaving, descriptor, record),
             argv=launch.argv,
@@ -267,6 +271,12 @@ class Launcher:
             enclosure=enclosure,
             data_disk=self._data_disk(moves=prepared.private or prepared.home is not None),
         )
+        if network is not Network.DOOR:
+            return plan
+        from supervisor.conversations.agent.launch.door import behind_door
+
+        confidential = [name for name, value in given.items() if not _is_plain(name, value)]
+        return behind_door(plan, confidential, self.walls.reachable.hosts, self.data)
 
     def limits_of(self, settings: AgentSettings) -> AgentLimits:
         """The limits of an agent: the operator's, lowered to what its settings say."""
@@ -344,6 +354,7 @@ class Launcher:
         descriptor: Descriptor,
         argv: Sequence[str],
         environment: Mapping[str, str],
+        network: Network,
     ) -> Enclosure | None:
         """The wall around the agent, as it finds its paths now. Raises AgentFailure."""
         if wall is Wall.OFF:
@@ -354,7 +365,7 @@ class Launcher:
 
         def build() -> Enclosure | None:
             needs = needs_of(descriptor.key, argv, environment, workspace, self.data / record.id, self.prefix)
-            return self.walls.enclosure(wall, needs)
+            return self.walls.enclosure(wall, needs, network=network is Network.FULL)
 
         try:
             return await in_time(build, "to find what the agent needs", limiter=OWN_PATHS.of(record.id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import trio
@@ -17,6 +17,10 @@ from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.mcp.mounting import Mounting
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import Masker
+
+if TYPE_CHECKING:
+    from supervisor.agents.walls.door.hosts import AllowList
+    from supervisor.agents.walls.door.rewiring import Wiring
 
 
 @attrs.frozen
@@ -33,6 +37,15 @@ class Traits:
         """The secrets that it may have: of the conversation's (`own`) and of those for all agents
         (`others`)."""
         return {**others, **own}
+
+
+@attrs.frozen
+class DoorPlan:
+    """What the door of an agent's network needs. `parent`: where its directory is made."""
+
+    wiring: Wiring
+    hosts: AllowList
+    parent: Path
 
 
 async def _nothing() -> None:
@@ -72,6 +85,8 @@ class Plan:
     """The descriptor of an agent that introduces itself by this name (`Launcher.behaving`)."""
     enclosure: Enclosure | None = None
     """The wall around it."""
+    door: DoorPlan | None = attrs.field(default=None, repr=False)
+    """The door of its network, if it has one."""
     data_disk: str | None = None
     """Where the agent keeps its sessions, among several servers (`machines.disks`)."""
     session_environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)

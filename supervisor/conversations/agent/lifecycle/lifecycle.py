@@ -291,7 +291,9 @@ class AgentLifecycle(AgentPresence):
             if warm is None:
                 place = admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED))
                 by = self._context.warm_pool.forker(plan)
-                begun = run_agent(plan, handler, stop, waits.spawn, admission.terminals, watch, by)
+                begun = run_agent(
+                    plan, handler, stop, waits.spawn, admission.terminals, watch, by, self._refused
+                )
             else:
                 self.rss_bytes, self.cpu_seconds = warm.rss_bytes, warm.cpu_seconds
                 place = admission.succession(warm, self)
@@ -317,6 +319,11 @@ class AgentLifecycle(AgentPresence):
                     status = await run.process.wait()
                 self._gone(run, status, ours=ours)
             self._queue.look_again()
+
+    def _refused(self, host: str, port: int, why: str) -> None:
+        """The door of the agent's network refused a host."""
+        self._logger.warning("an agent's door refused a host", host=host, port=port, reason=why)
+        self._publisher.network_refused(host, port, why)
 
     def _gone(self, run: Incarnation, status: ExitStatus, *, ours: bool) -> None:
         was_ready = self.ready is run
