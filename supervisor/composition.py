@@ -38,7 +38,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.state.status import LIVE_STATUSES
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
-from supervisor.credentials.external_sources import FoundSecret, is_private
+from supervisor.credentials.external_sources import DIRECTORY_VARIABLES, FoundSecret, is_private
 from supervisor.credentials.lookup import Lookups
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import CredentialsFailure
@@ -318,7 +318,10 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             log.warning("profiles of models cannot be read", reason=str(error))
             return {}
 
-    walls = await trio.to_thread.run_sync(build, supervision.walls, directory, catalog, environ)
+    # Files with secrets that are not in the state directory.
+    given = (Path(environ[name]) for name in DIRECTORY_VARIABLES if environ.get(name))
+    wanted = attrs.evolve(supervision.walls, hidden=(*supervision.walls.hidden, *given))
+    walls = await trio.to_thread.run_sync(build, wanted, directory, catalog, environ)
     launcher = Launcher(
         catalog=catalog,
         walls=walls,

@@ -22,6 +22,7 @@ from gateway.configuration.address import (
     read_port,
     session_keys,
 )
+from gateway.configuration.keys import FILE_VARIABLE as KEYS_FILE_VARIABLE
 from gateway.configuration.machines import MachinesConfig, read_machines
 from gateway.configuration.parsing import (
     ConfigError,
@@ -305,6 +306,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
             wall=pick(env, WALLS_VARIABLE, parse_wall, None),
             reads=pick(env, "OSTLER_WALLS_READ", _paths, ()),
             writes=pick(env, "OSTLER_WALLS_WRITE", _paths, ()),
+            hidden=pick(env, KEYS_FILE_VARIABLE, _paths, ()),
             reachable=Reachable(
                 network=pick(env, NETWORK_VARIABLE, parse_network, Network.FULL),
                 hosts=pick(env, HOSTS_VARIABLE, allow_list, allow_list(None)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from supervisor.agents.walls import bubblewrap
@@ -59,9 +60,34 @@ def test_a_guard_hides_logins_of_other_agents_alone():
     assert shown(found, HOME / ".codex/auth.json").kind is Kind.DEVICES
 
 
-def test_a_directory_of_logins_that_is_the_workspace_stays():
+def test_a_workspace_among_logins_of_another_agent_is_shown_without_them():
     found = mounts(Wall.GUARD, OUTSIDE, needs(workspace=HOME / ".claude/skills"))
-    assert shown(found, HOME / ".claude/skills").kind is Kind.DEVICES
+    assert shown(found, HOME / ".claude/skills/file").kind is Kind.WRITABLE
+    assert shown(found, HOME / ".claude/.credentials.json").kind is Kind.EMPTY
+
+
+@pytest.mark.parametrize("wall", [Wall.GUARD, Wall.STRICT])
+def test_secrets_in_directories_of_the_system_are_hidden(wall):
+    secrets, keys = Path("/etc/ostler/secrets"), Path("/etc/ostler/keys")
+    outside = attrs.evolve(OUTSIDE, hidden=(STATE, secrets), hidden_files=(keys,))
+    found = mounts(wall, outside, needs())
+    assert shown(found, secrets / "TOKEN").kind is Kind.EMPTY
+    assert shown(found, keys) == Mount(Kind.READ_ONLY, keys, Path("/dev/null"))
+
+
+def test_a_path_that_the_operator_shows_does_not_show_what_is_hidden_below_it():
+    found = mounts(Wall.STRICT, OUTSIDE, needs(reads=(HOME,)))
+    assert shown(found, HOME / "notes").kind is Kind.READ_ONLY
+    assert shown(found, STATE / "master.key").kind is Kind.EMPTY
+    assert shown(found, OWN / "home").kind is Kind.WRITABLE
+
+
+def test_what_is_hidden_cannot_be_moved_away_with_the_directory_above_it():
+    above = HOME / ".local"
+    outside = attrs.evolve(OUTSIDE, hidden=(above / "ostler",), pinned=(above,))
+    found = mounts(Wall.GUARD, outside, needs())
+    assert shown(found, above / "bin") == Mount(Kind.WRITABLE, above, above)
+    assert shown(found, above / "ostler/master.key").kind is Kind.EMPTY
 
 
 def test_a_guard_shows_no_sockets_of_services():

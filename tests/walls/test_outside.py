@@ -81,6 +81,23 @@ def test_logins_are_hidden_by_their_directories(home):
     assert found.home == home
 
 
+def test_files_and_directories_with_secrets_are_hidden(home, tmp_path):
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "keys").write_text("KEY=1")
+    more = (tmp_path / "secrets", tmp_path / "keys", tmp_path / "missing")
+    found = outside(home / ".ostler", {}, {}, more)
+    assert found.hidden == (home / ".ostler", tmp_path / "secrets")
+    assert found.hidden_files == (tmp_path / "keys",)
+
+
+def test_directories_that_an_agent_could_rename_are_pinned(home, tmp_path):
+    deep = home / "a/b/state"
+    deep.mkdir(parents=True)
+    found = outside(deep, {}, {}).pinned
+    assert (home, home / "a", home / "a/b") == tuple(each for each in found if each.is_relative_to(home))
+    assert deep not in found
+
+
 def test_a_login_among_a_persons_own_files_hides_nothing(home):
     (home / "projects").mkdir()
     environment = {"HOME": str(home), "GOOGLE_APPLICATION_CREDENTIALS": str(home / "projects/key.json")}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.agents.catalog import load_catalog
 from supervisor.agents.walls import walls as module
 from supervisor.agents.walls.mounts import Needs, Outside
 from supervisor.agents.walls.wall import Wall, WallUnavailable
@@ -65,6 +66,21 @@ def test_a_strict_wall_is_not_put_around_what_it_hides(workspace):
     with pytest.raises(WallUnavailable, match="which a strict wall keeps from agents"):
         GUARDED.enclosure(Wall.STRICT, needs)
     assert GUARDED.enclosure(Wall.GUARD, needs) is not None
+
+
+def test_a_login_that_was_made_since_the_start_is_hidden(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "obstacle", lambda wall, _: None)
+    (tmp_path / "home/.ostler").mkdir(parents=True)
+    found = build(
+        WallsWanted(wall=Wall.GUARD),
+        tmp_path / "home/.ostler",
+        load_catalog(),
+        {"HOME": str(tmp_path / "home")},
+    )
+    (tmp_path / "home/.codex").mkdir()
+    enclosure = found.enclosure(Wall.GUARD, Needs(agent="claude-code", workspace=tmp_path))
+    assert enclosure is not None
+    assert tmp_path / "home/.codex" in [each.target for each in enclosure.mounts]
 
 
 def test_what_is_wanted_by_name_is_refused_with_the_reason_and_never_replaced(tmp_path, monkeypatch):

@@ -53,6 +53,10 @@ class Outside:
     """Links at the root, each with its text."""
     hidden: tuple[Path, ...] = ()
     """Directories whose content no agent sees, but for its own part."""
+    hidden_files: tuple[Path, ...] = ()
+    """Files whose content no agent sees, as long as they are not replaced: that ends a mount on a file."""
+    pinned: tuple[Path, ...] = ()
+    """Directories above these that an agent could rename, and so take what is below out of hiding."""
     names: tuple[Path, ...] = ()
     """Other names of these."""
     home: Path | None = None
@@ -112,15 +116,13 @@ def _guard(outside: Outside, needs: Needs) -> Iterator[Mount]:
     yield from _processes()
     # Sockets of services that start processes outside of the walls for the user: systemd, D-Bus, containers.
     yield from _emptied(RUN, outside.runtime)
-    for path, agents in outside.logins:
-        if needs.agent not in agents and not _holds(path, (needs.workspace, *needs.own)):
-            yield from _covered(path)
-    hidden = (*outside.hidden, *needs.hidden)
-    for directory in hidden:
-        yield Mount(Kind.EMPTY, directory)
-    yield from _given(needs, above=hidden)
-    for directory in hidden:
-        yield Mount(Kind.SEALED, directory)
+    others = [path for path, agents in outside.logins if needs.agent not in agents]
+    hidden = (*outside.hidden, *needs.hidden, *others)
+    pinned = [Mount(Kind.WRITABLE, path, path) for path in outside.pinned]
+    # The rest is seen as it is.
+    given = [each for each in _given(needs) if _held(each.target, hidden) or each.target in _later(needs)]
+    yield from _outer_first([*pinned, *_hiding(hidden, outside.hidden_files), *given])
+    yield from _sealing(hidden)
 
 
 def _strict(outside: Outside, needs: Needs) -> Iterator[Mount]:
@@ -140,8 +142,29 @@ def _strict(outside: Outside, needs: Needs) -> Iterator[Mount]:
     if outside.home is not None:
         # Writable: agents keep caches there, too.
         yield Mount(Kind.EMPTY, outside.home)
-    yield from _given(needs)
+    shown = (*outside.system, *needs.programs, *needs.reads, *needs.writes)
+    hidden = [path for path in (*outside.hidden, *needs.hidden) if _held(path, shown)]
+    files = [path for path in outside.hidden_files if _held(path, (*shown, needs.workspace))]
+    yield from _outer_first([*_hiding(hidden, files), *_given(needs)])
+    yield from _sealing(hidden)
     yield Mount(Kind.SEALED, ROOT)
+
+
+def _hiding(directories: Iterable[Path], files: Iterable[Path]) -> Iterator[Mount]:
+    for path in directories:
+        yield Mount(Kind.EMPTY, path)
+    for path in files:
+        yield Mount(Kind.READ_ONLY, path, NOTHING)
+
+
+def _sealing(directories: Iterable[Path]) -> Iterator[Mount]:
+    for path in directories:
+        yield Mount(Kind.SEALED, path)
+
+
+def _outer_first(steps: Iterable[Mount]) -> list[Mount]:
+    """So that no step covers an inner one. Of one place the last step counts."""
+    return sorted(steps, key=lambda step: len(step.target.parts))
 
 
 def _processes() -> Iterator[Mount]:
@@ -157,34 +180,25 @@ def _emptied(directory: Path, kept: Sequence[Path]) -> Iterator[Mount]:
     yield Mount(Kind.SEALED, directory)
 
 
-def _covered(path: Path) -> Iterator[Mount]:
-    """Hide the content of a directory. A file cannot be hidden: when it is replaced outside, a mount on it
-    ends."""
-    yield Mount(Kind.EMPTY, path)
-    yield Mount(Kind.SEALED, path)
-
-
-def _given(needs: Needs, above: Sequence[Path] = ()) -> Iterator[Mount]:
-    """What the agent has, outer paths first, so that an inner one is not covered. With `above`: only below
-    these, since the rest is seen as it is."""
+def _given(needs: Needs) -> Iterator[Mount]:
+    """What the agent has."""
     found = dict.fromkeys((*needs.programs, *needs.reads), Kind.READ_ONLY)
     found |= dict.fromkeys((needs.workspace, *needs.own, *needs.writes), Kind.WRITABLE)
-    steps = [(path, path, kind) for path, kind in found.items() if not above or _held(path, above)]
+    for path, kind in found.items():
+        yield Mount(kind, path, path)
     for name, directory in needs.aliases:
         ours = _held(directory, (needs.workspace, *needs.own, *needs.writes))
-        if not above or _held(name, above):
-            steps.append((name, directory, Kind.WRITABLE if ours else Kind.READ_ONLY))
+        yield Mount(Kind.WRITABLE if ours else Kind.READ_ONLY, name, directory)
+    for path, kind in _later(needs).items():
+        yield Mount(kind, path, path)
+
+
+def _later(needs: Needs) -> dict[Path, Kind]:
+    """What runs outside later, and the directories of it: what is mounted cannot be renamed, nor another one
+    be put in its place."""
     kept = [path for path in needs.kept if not _held(path, needs.writes)]
-    steps += [(path, path, Kind.READ_ONLY) for path in kept]
-    # What is mounted cannot be renamed, nor another one be put in its place.
     pinned = {path.parent for path in kept} - {needs.workspace}
-    steps += [(path, path, Kind.WRITABLE) for path in pinned]
-    for target, source, kind in sorted(steps, key=lambda step: len(step[0].parts)):
-        yield Mount(kind, target, source)
-
-
-def _holds(outer: Path, paths: Iterable[Path]) -> bool:
-    return any(path.is_relative_to(outer) for path in paths)
+    return dict.fromkeys(sorted(pinned), Kind.WRITABLE) | dict.fromkeys(kept, Kind.READ_ONLY)
 
 
 def _held(path: Path, outers: Iterable[Path]) -> bool:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +35,11 @@ SHEBANG_BYTES: Final = 256
 """Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE)."""
 
 
-def outside(state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str, str]) -> Outside:
-    """What this machine has. `state`: the state directory. `environ`: the server's."""
+def outside(
+    state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str, str], hidden: Iterable[Path] = ()
+) -> Outside:
+    """What this machine has. `state`: the state directory. `environ`: the server's. `hidden`: files and
+    directories that are kept from agents besides."""
     home = environ.get("HOME")
     system, links = [], []
     for path in map(Path, SYSTEM):
@@ -43,16 +47,33 @@ def outside(state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str
             links.append((path, str(path.readlink())))
         elif path.is_dir():
             system.append(path)
+    found = [path.resolve() for path in hidden if path.exists()]
+    kept = (state.resolve(), *(path for path in found if path.is_dir()))
+    logins = tuple(_logins(catalog, environ))
     return Outside(
         system=tuple(system),
-        private=tuple(_private(Path("/etc"))) if os.geteuid() == 0 else (),
+        private=_private_settings() if os.geteuid() == 0 else (),
         links=tuple(links),
-        hidden=(state.resolve(),),
+        hidden=kept,
+        hidden_files=tuple(path for path in found if path.is_file()),
+        pinned=tuple(_movable((*kept, *(path for path, _ in logins)))),
         names=(state,),
         home=Path(home).resolve() if home and Path(home).is_dir() else None,
-        logins=tuple(_logins(catalog, environ)),
+        logins=logins,
         runtime=tuple(path for path in map(Path, RUNTIME) if path.exists()),
     )
+
+
+def _movable(directories: Iterable[Path]) -> list[Path]:
+    """The directories above these that this user can rename, the outer ones first."""
+    above = {each for path in directories for each in path.parents if each != each.parent}
+    return sorted(each for each in above if os.access(each.parent, os.W_OK))
+
+
+@cache
+def _private_settings() -> tuple[tuple[Path, bool], ...]:
+    """Those of the system, as they were first."""
+    return tuple(_private(Path("/etc")))
 
 
 def _private(directory: Path) -> Iterator[tuple[Path, bool]]:

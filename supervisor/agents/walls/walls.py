@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,11 +43,12 @@ ROOT: Final = (
 @attrs.frozen(kw_only=True)
 class WallsWanted:
     """What an operator asks for. `wall`: None for `guard` where it is available. `reads`, `writes`: further
-    paths for all agents."""
+    paths for all agents. `hidden`: paths with secrets, besides the state directory."""
 
     wall: Wall | None = Wall.OFF
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
     reachable: Reachable = attrs.field(factory=Reachable)
 
 
@@ -61,6 +63,8 @@ class Walls:
     wall: Wall
     obstacle: str | None = None
     outside: Outside | None = attrs.field(default=None, repr=False)
+    look: Callable[[], Outside] | None = attrs.field(default=None, repr=False)
+    """Looks again: an agent may have made its first login since. Blocks for a millisecond."""
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
     reachable: Reachable = attrs.field(factory=Reachable)
@@ -94,17 +98,18 @@ class Walls:
         if wall is Wall.OFF:
             return None
         assert self.outside is not None
+        outside = self.outside if self.look is None else self.look()
         asked = needs.asked or needs.workspace
-        for path in self.outside.hidden:
+        for path in outside.hidden:
             # An agent may have put a link in the place of its workspace.
-            named = any(asked.is_relative_to(each) for each in (path, *self.outside.names))
+            named = any(asked.is_relative_to(each) for each in (path, *outside.names))
             if needs.workspace == path or (needs.workspace.is_relative_to(path) and not named):
                 raise WallUnavailable(
                     f"The workspace {asked} leads into {path}, which is kept from agents. Use another "
                     "directory"
                 )
         if wall is Wall.STRICT:
-            for path in (*self.outside.hidden, *_some(self.outside.home)):
+            for path in (*outside.hidden, *_some(outside.home)):
                 if path.is_relative_to(needs.workspace):
                     raise WallUnavailable(
                         f"The workspace {needs.workspace} holds {path}, which a strict wall keeps from "
@@ -114,7 +119,7 @@ class Walls:
         return Enclosure(
             wall=wall,
             program=_program(),
-            mounts=tuple(mounts(wall, self.outside, needs)),
+            mounts=tuple(mounts(wall, outside, needs)),
             confinement=confinement(),
             network=network,
         )
@@ -138,9 +143,11 @@ def build(
     Raises WallUnavailable for a wall that is wanted by name and is unavailable, also for the sake of the
     network.
     """
+    look = partial(outside, state, catalog, environ, wanted.hidden)
     found = Walls(
         wall=wanted.wall or Wall.GUARD,
-        outside=outside(state, catalog, environ),
+        outside=look(),
+        look=look,
         reads=tuple(path.resolve() for path in wanted.reads if path.exists()),
         writes=tuple(path.resolve() for path in wanted.writes if path.exists()),
         reachable=wanted.reachable,
