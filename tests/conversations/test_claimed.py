@@ -67,3 +67,36 @@ async def test_a_claim_is_taken_up_or_tried_again_and_never_ends_the_server(
             assert [each["value"]["from"] for each in moved if each.get("key") == "server"] == ["there"]
         else:
             assert identifier not in supervisor._loaded
+
+
+async def test_a_place_counts_for_a_moment_and_until_it_is_forgotten_or_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        supervisor = harness.supervisor
+        conversation = await harness.start()
+        await conversation.send(say("hello"), run=True)
+        await settled(conversation)
+        await conversation.close()
+        supervisor._drop(conversation)
+        identifier = conversation.id
+        del conversation
+        machines = Machines(*[OwnedElsewhere(identifier, PLACE) for _ in range(3)])
+        supervisor._context = attrs.evolve(supervisor._context, machines=machines)
+
+        async def elsewhere() -> int:
+            with pytest.raises(OwnedElsewhere):
+                await supervisor.get(identifier)
+            return len(machines.answers)
+
+        assert [await elsewhere() for _ in range(3)] == [2, 2, 2]
+        supervisor.forget_place(identifier)
+        assert await elsewhere() == 1
+        monkeypatch.setattr(registry, "PLACE_SECONDS", 0.0)
+        supervisor.forget_place(identifier)
+        assert await elsewhere() == 0
+        monkeypatch.setattr(registry, "PLACE_SECONDS", 60.0)
+        machines.answers.append(OwnedElsewhere(identifier, PLACE))
+        assert await elsewhere() == 0
+        await supervisor.claimed([(identifier, Moved("there", "died"))])
+        assert (await supervisor.get(identifier)).id == identifier

@@ -297,6 +297,7 @@ def agent_view(conversation_id: str, **fields: Any) -> AgentView:
         "cpu_seconds": 61.0,
         "processes": 3,
         "containment": "tree",
+        "walls": "off",
         "queue": 2,
     }
     return AgentView(conversation_id=conversation_id, **{**plain, **fields})
@@ -476,6 +477,9 @@ class FakeSupervisor:
             raise ModelRefused("ACPInitError", "llm.fallback_strategy: Unknown kind 'x'")
         valid = llm["api_key"] is not None
         return {"valid": valid, "error": None if valid else {"type": "LLMError", "message": "no key"}}
+
+    def forget_place(self, conversation_id: str) -> None:
+        """It remembers none."""
 
     async def get(self, conversation_id: str) -> FakeConversation:
         await trio.lowlevel.checkpoint()

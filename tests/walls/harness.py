@@ -47,7 +47,7 @@ def walls_possible() -> None:
 
 
 @pytest.fixture
-def place(walls_possible: None) -> Iterator[Path]:
+def user_place(walls_possible: None) -> Iterator[Path]:
     """A directory of that user: pytest's own are closed to others."""
     path = Path(tempfile.mkdtemp(prefix="ostler-walls-"))
     give(path)

@@ -20,8 +20,8 @@ WAIT_S = 30.0
 
 
 @both
-async def test_limits_hold_behind_a_wall(place: Path, wall: str) -> None:
-    async with walled_server(place, wall, **READS, **LIMITS) as server:
+async def test_limits_hold_behind_a_wall(user_place: Path, wall: str) -> None:
+    async with walled_server(user_place, wall, **READS, **LIMITS) as server:
         made = await converse(server)
         said = answer_text(await server.rest.turn(made, "!fork 40"))
         assert 16 <= int(said.split()[1]) < 24

@@ -36,17 +36,17 @@ async def ran(server: ServerProcess, code: str, *arguments: str, **settings: Any
 @pytest.mark.parametrize("wall", ["guard", "strict"])
 @pytest.mark.parametrize("network", ["full", "none", "door"])
 async def test_the_servers_port_is_reached_with_the_whole_network_alone(
-    place: Path, wall: str, network: str
+    user_place: Path, wall: str, network: str
 ) -> None:
-    async with walled_server(place, wall, **READS, OSTLER_AGENT_NETWORK=network) as server:
+    async with walled_server(user_place, wall, **READS, OSTLER_AGENT_NETWORK=network) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         said, _ = await ran(server, CONNECT, host, port)
         assert ("exit 0" in said) == (network == "full"), said
 
 
 @pytest.mark.parametrize("wall", ["guard", "strict"])
-async def test_a_host_that_a_door_refuses_is_told_to_the_agent_and_in_the_log(place: Path, wall: str) -> None:
-    async with walled_server(place, wall, **READS, OSTLER_AGENT_NETWORK="door") as server:
+async def test_a_host_that_a_door_refuses_is_in_the_log(user_place: Path, wall: str) -> None:
+    async with walled_server(user_place, wall, **READS, OSTLER_AGENT_NETWORK="door") as server:
         said, made = await ran(server, PROXY)
         assert "403" in said
         assert "OSTLER_AGENT_HOSTS" in said

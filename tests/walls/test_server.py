@@ -61,8 +61,8 @@ async def until(look: Any, seconds: float = 10.0) -> None:
 
 
 @both
-async def test_a_turn_and_a_terminal_behind_a_wall(place: Path, wall: str) -> None:
-    async with walled_server(place, wall, **READS) as server:
+async def test_a_turn_and_a_terminal_behind_a_wall(user_place: Path, wall: str) -> None:
+    async with walled_server(user_place, wall, **READS) as server:
         made = await converse(server)
         assert "hello" in answer_text(await server.rest.turn(made, "hello"))
         (agent,) = await agents(server)
@@ -76,12 +76,12 @@ async def test_a_turn_and_a_terminal_behind_a_wall(place: Path, wall: str) -> No
         assert found["exitStatus"] == {"exitCode": 1, "signal": None}
         found = await terminal(server, made, "touch", "made")
         assert found["exitStatus"] == {"exitCode": 0, "signal": None}
-        assert (place / "workspace/made").exists()
+        assert (user_place / "workspace/made").exists()
 
 
 @both
-async def test_nothing_is_left_of_an_agent_whatever_is_killed(place: Path, wall: str) -> None:
-    async with walled_server(place, wall, **READS) as server:
+async def test_nothing_is_left_of_an_agent_whatever_is_killed(user_place: Path, wall: str) -> None:
+    async with walled_server(user_place, wall, **READS) as server:
         for victim in ("bubblewrap", "inner", "agent"):
             made = await converse(server, "grandchild=plain,session,stubborn")
             await server.rest.turn(made, "hello")
@@ -98,9 +98,9 @@ async def test_nothing_is_left_of_an_agent_whatever_is_killed(place: Path, wall:
 @both
 @pytest.mark.parametrize("victim", ["server", "warden", "both"])
 async def test_nothing_is_left_when_the_server_or_its_warden_is_killed(
-    place: Path, wall: str, victim: str
+    user_place: Path, wall: str, victim: str
 ) -> None:
-    async with walled_server(place, wall, **READS) as server:
+    async with walled_server(user_place, wall, **READS) as server:
         made = await converse(server, "grandchild=plain,session,daemon")
         await server.rest.turn(made, "hello")
         (agent,) = await agents(server)
@@ -112,8 +112,8 @@ async def test_nothing_is_left_when_the_server_or_its_warden_is_killed(
 
 
 @both
-async def test_a_walled_agent_is_asked_to_end_before_it_is_killed(place: Path, wall: str) -> None:
-    async with walled_server(place, wall, **READS) as server:
+async def test_a_walled_agent_is_asked_to_end_before_it_is_killed(user_place: Path, wall: str) -> None:
+    async with walled_server(user_place, wall, **READS) as server:
         made = await converse(server, "ignore-eof")
         await server.rest.turn(made, "hello")
         (agent,) = await agents(server)
@@ -125,8 +125,8 @@ async def test_a_walled_agent_is_asked_to_end_before_it_is_killed(place: Path, w
 
 
 @both
-async def test_a_death_by_a_signal_is_told_as_such(place: Path, wall: str) -> None:
-    async with walled_server(place, wall, **READS) as server:
+async def test_a_death_by_a_signal_is_told_as_such(user_place: Path, wall: str) -> None:
+    async with walled_server(user_place, wall, **READS) as server:
         made = await converse(server, "crash=init:SEGV")
         await server.rest.send(made, "hello")
         assert await server.rest.wait_status(made, "error") == "error"
@@ -134,8 +134,8 @@ async def test_a_death_by_a_signal_is_told_as_such(place: Path, wall: str) -> No
         assert any("SIGSEGV" in text for text in texts), texts
 
 
-async def test_settings_ask_for_a_stronger_wall_and_not_for_a_weaker_one(place: Path) -> None:
-    async with walled_server(place, "guard", **READS) as server:
+async def test_settings_ask_for_a_stronger_wall_and_not_for_a_weaker_one(user_place: Path) -> None:
+    async with walled_server(user_place, "guard", **READS) as server:
         strict = await converse(server, acp_walls="strict")
         await server.rest.turn(strict, "hello")
         assert [each["walls"] for each in await agents(server)] == ["strict"]
@@ -146,10 +146,10 @@ async def test_settings_ask_for_a_stronger_wall_and_not_for_a_weaker_one(place: 
         assert any("off is weaker than this server's guard" in text for text in texts), texts
 
 
-async def test_a_strict_wall_is_refused_around_the_state_directory(place: Path) -> None:
-    async with walled_server(place, "strict", **READS) as server:
+async def test_a_strict_wall_is_refused_around_the_state_directory(user_place: Path) -> None:
+    async with walled_server(user_place, "strict", **READS) as server:
         agent = {"acp_server": "custom", "acp_command": scripted_command()}
-        made = (await server.rest.create(place, agent))["id"]
+        made = (await server.rest.create(user_place, agent))["id"]
         await server.rest.send(made, "hello")
         assert await server.rest.wait_status(made, "error") == "error"
         texts = [str(each.get("detail")) for each in await server.rest.events(made)]
@@ -157,18 +157,18 @@ async def test_a_strict_wall_is_refused_around_the_state_directory(place: Path) 
 
 
 @both
-async def test_git_and_editors_find_nothing_of_the_agents_to_run(place: Path, wall: str) -> None:
-    hooks = place / "workspace/.git/hooks"
+async def test_git_and_editors_find_nothing_of_the_agents_to_run(user_place: Path, wall: str) -> None:
+    hooks = user_place / "workspace/.git/hooks"
     hooks.mkdir(parents=True)
     for each in (hooks.parent.parent, hooks.parent, hooks):
         give(each)
-    async with walled_server(place, wall, **READS) as server:
+    async with walled_server(user_place, wall, **READS) as server:
         made = await converse(server)
         found = await terminal(server, made, "touch", str(hooks / "pre-commit"))
         assert "Read-only file system" in found["output"]
-        found = await terminal(server, made, "mv", str(hooks.parent), str(place / "workspace/moved"))
+        found = await terminal(server, made, "mv", str(hooks.parent), str(user_place / "workspace/moved"))
         assert "busy" in found["output"]
-    async with walled_server(place, wall, **READS, OSTLER_WALLS_WRITE=str(hooks)) as server:
+    async with walled_server(user_place, wall, **READS, OSTLER_WALLS_WRITE=str(hooks)) as server:
         made = await converse(server)
         found = await terminal(server, made, "touch", str(hooks / "pre-commit"))
         assert found["exitStatus"]["exitCode"] == 0
