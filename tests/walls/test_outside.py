@@ -57,6 +57,12 @@ def test_a_script_brings_its_interpreter(home, tmp_path):
     assert installs(home, str(script), path=path) == {tmp_path / "app", tmp_path / "srv/node20"}
 
 
+def test_a_script_that_names_itself_ends_the_search(home, tmp_path):
+    script = tmp_path / "app/agent"
+    program(script, f"#!{script}\n")
+    assert installs(home, str(script)) == {tmp_path / "app"}
+
+
 def test_a_program_in_the_home_never_brings_the_home(home):
     assert installs(home, str(program(home / "agent"))) == {home / "agent"}
     assert installs(home, str(program(home / "bin/agent"))) == {home / "bin"}

@@ -60,6 +60,16 @@ def test_a_workspace_does_not_lead_to_what_is_hidden(wall, asked, workspace, all
             GUARDED.enclosure(wall, needs)
 
 
+@pytest.mark.parametrize("wall", [Wall.GUARD, Wall.STRICT])
+def test_a_program_in_the_state_directory_does_not_show_it(wall):
+    needs = Needs(agent="x", workspace=Path("/w"), programs=(STATE, Path("/srv"), STATE / "agents"))
+    enclosure = GUARDED.enclosure(wall, needs)
+    assert enclosure is not None
+    shown = {each.target for each in enclosure.mounts if each.source == each.target}
+    assert STATE / "agents" in shown
+    assert not shown & {STATE, Path("/srv")}
+
+
 @pytest.mark.parametrize("workspace", ["/", "/srv", "/home", "/home/u"])
 def test_a_strict_wall_is_not_put_around_what_it_hides(workspace):
     needs = Needs(agent="x", workspace=Path(workspace))

@@ -34,6 +34,9 @@ OWN_CODE: Final = Path(__file__).resolve().parents[2]
 SHEBANG_BYTES: Final = 256
 """Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE)."""
 
+SCRIPTS_MAX: Final = 5
+"""Scripts that run each other in turn: the kernel follows as many (BINPRM_MAX_RECURSION)."""
+
 
 def outside(
     state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str, str], hidden: Iterable[Path] = ()
@@ -164,16 +167,16 @@ def programs(argv: Sequence[str], path: str | None, prefix: Path, home: Path | N
     return tuple(sorted(each for each in found if each.exists() and not _is_system(each)))
 
 
-def _installs(name: str, path: str | None, home: Path | None) -> Iterator[Path]:
+def _installs(name: str, path: str | None, home: Path | None, scripts: int = SCRIPTS_MAX) -> Iterator[Path]:
     where = name if "/" in name else shutil.which(name, path=path)
     if where is None or not Path(where).is_file():
         return
     named = Path(where).absolute()
     for each in (named, *_links(named)):
         yield _install_of(each, home)
-    interpreter = _interpreter(named)
+    interpreter = _interpreter(named) if scripts else None
     if interpreter is not None:
-        yield from _installs(interpreter, path, home)
+        yield from _installs(interpreter, path, home, scripts - 1)
 
 
 def _is_system(path: Path) -> bool:

@@ -115,7 +115,16 @@ class Walls:
                         f"The workspace {needs.workspace} holds {path}, which a strict wall keeps from "
                         "agents. Use a directory below it as workspace, or the wall guard"
                     )
-        needs = attrs.evolve(needs, reads=(*self.reads, *needs.reads), writes=(*self.writes, *needs.writes))
+        # A program in the state directory itself would show all of that.
+        programs = [
+            path for path in needs.programs if not any(each.is_relative_to(path) for each in outside.hidden)
+        ]
+        needs = attrs.evolve(
+            needs,
+            programs=tuple(programs),
+            reads=(*self.reads, *needs.reads),
+            writes=(*self.writes, *needs.writes),
+        )
         return Enclosure(
             wall=wall,
             program=_program(),
