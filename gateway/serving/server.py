@@ -334,8 +334,8 @@ async def _open_when_possible(
         async with open_services(config, environ, url, lifeline) as services:
             yield services
         return
-    from gateway.serving.several import is_away
     from gateway.serving.waiting import await_database
+    from supervisor.database.faults import is_away
 
     async with AsyncExitStack() as stack:
         while True:

@@ -10,7 +10,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import attrs
-import psycopg
 import trio
 
 from gateway.configuration.address import http_url, ip_address
@@ -22,8 +21,6 @@ from supervisor.credentials.master import KEY_VARIABLES, Place
 from supervisor.credentials.store import SecretStore
 from supervisor.database.address import Database
 from supervisor.database.connection import connect
-from supervisor.database.faults import Nature, nature, refusal
-from supervisor.documents.port import DocumentsUnavailable
 from supervisor.machines.errors import MachinesRefused
 from supervisor.machines.identity import SERVERS_LABEL
 from supervisor.machines.membership import FRONT
@@ -73,18 +70,6 @@ async def handed(config: MachinesConfig, secrets: SecretStore, environ: Mapping[
         "OSTLER_LEASE_SECONDS": str(config.lease_seconds),
         "OSTLER_PROVISION_IDLE_SECONDS": str(config.unneeded_seconds),
     }
-
-
-def is_away(error: BaseException) -> bool:
-    """Whether a start failed because the database is away, and not for what no waiting mends. Pure."""
-    reason: BaseException | None = error
-    away = False
-    while reason is not None:
-        if isinstance(reason, psycopg.Error):
-            return refusal(reason) is None and nature(reason) is Nature.PASSES
-        away = away or isinstance(reason, DocumentsUnavailable)  # as of a moment ago
-        reason = reason.__cause__ or reason.__context__
-    return away
 
 
 def server_key(secrets: SecretStore) -> str:

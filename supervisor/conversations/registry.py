@@ -58,11 +58,11 @@ LARGEST_PART: Final = 8
 """One conversation is kept if it takes up to this part (1/8) of the bound: a larger one would push out many
 others."""
 
-PLACE_SECONDS: Final = 1.0
+OWNER_SECONDS: Final = 1.0
 """Seconds for which a request is passed on to where the conversation was, without asking the database, which
 takes a third of what passing on adds. A server that has it no longer says so, and then it is asked."""
 
-PLACES: Final = 10_000
+OWNERS_MAX: Final = 10_000
 """Places that are remembered: some megabytes."""
 
 NOT_NOW: Final = (JournalUnavailable, DocumentsUnavailable, NotNow)
@@ -120,7 +120,7 @@ class Registry:
         self._loading_machinery = trio.Lock()
         self._leaving: set[str] = set()
         """Those that this server is handing over to others."""
-        self._places: dict[str, tuple[Place, float]] = {}
+        self._owners: dict[str, tuple[Place, float]] = {}
         """Where conversations of other servers were, and until when that counts (Trio's clock)."""
         self._overview: Overview | None = None
         self.shared = context.machines is not None
@@ -168,7 +168,7 @@ class Registry:
         if loaded is not None and conversation_id not in self._leaving:
             self._keep(loaded)
             return loaded
-        place, until = self._places.get(conversation_id, (None, 0.0))
+        place, until = self._owners.get(conversation_id, (None, 0.0))
         if place is not None and trio.current_time() < until:
             await trio.lowlevel.checkpoint()
             raise OwnedElsewhere(conversation_id, place)
@@ -176,14 +176,14 @@ class Registry:
             try:
                 return await self._get(conversation_id)
             except OwnedElsewhere as error:
-                if len(self._places) >= PLACES:
-                    self._places.clear()
-                self._places[conversation_id] = error.place, trio.current_time() + PLACE_SECONDS
+                if len(self._owners) >= OWNERS_MAX:
+                    self._owners.clear()
+                self._owners[conversation_id] = error.place, trio.current_time() + OWNER_SECONDS
                 raise
 
-    def forget_place(self, conversation_id: str) -> None:
+    def forget_owner(self, conversation_id: str) -> None:
         """Ask the database where a conversation is, next time: it is not where it was."""
-        self._places.pop(conversation_id, None)
+        self._owners.pop(conversation_id, None)
 
     async def view(self, conversation_id: str) -> Conversation | StoredConversation:
         """Return what can be read of a conversation, without taking it from another server: the conversation
@@ -336,7 +336,7 @@ class Registry:
 
         async with trio.open_nursery() as nursery:
             for conversation_id, moved in conversations:
-                self.forget_place(conversation_id)
+                self.forget_owner(conversation_id)
                 nursery.start_soon(take_up, conversation_id, moved)
         if later:
             self._context.nursery.start_soon(self._later, self.claimed, later)

@@ -11,6 +11,8 @@ from typing import Final
 
 import psycopg
 
+from supervisor.documents.port import DocumentsUnavailable
+
 
 class Nature(enum.Enum):
     """The consequence of a failure."""
@@ -81,3 +83,15 @@ def refusal(error: BaseException) -> str | None:
     if "database" in text and "does not exist" in text:
         return REFUSALS["3D000"]
     return None
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether a start failed because the database is away, and not for what no waiting mends. Pure."""
+    reason: BaseException | None = error
+    away = False
+    while reason is not None:
+        if isinstance(reason, psycopg.Error):
+            return refusal(reason) is None and nature(reason) is Nature.PASSES
+        away = away or isinstance(reason, DocumentsUnavailable)  # as of a moment ago
+        reason = reason.__cause__ or reason.__context__
+    return away

@@ -69,7 +69,7 @@ async def test_a_claim_is_taken_up_or_tried_again_and_never_ends_the_server(
             assert identifier not in supervisor._loaded
 
 
-async def test_a_place_counts_for_a_moment_and_until_it_is_forgotten_or_claimed(
+async def test_an_owner_counts_for_a_moment_and_until_it_is_forgotten_or_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_harness(tmp_path) as harness:
@@ -90,12 +90,12 @@ async def test_a_place_counts_for_a_moment_and_until_it_is_forgotten_or_claimed(
             return len(machines.answers)
 
         assert [await elsewhere() for _ in range(3)] == [2, 2, 2]
-        supervisor.forget_place(identifier)
+        supervisor.forget_owner(identifier)
         assert await elsewhere() == 1
-        monkeypatch.setattr(registry, "PLACE_SECONDS", 0.0)
-        supervisor.forget_place(identifier)
+        monkeypatch.setattr(registry, "OWNER_SECONDS", 0.0)
+        supervisor.forget_owner(identifier)
         assert await elsewhere() == 0
-        monkeypatch.setattr(registry, "PLACE_SECONDS", 60.0)
+        monkeypatch.setattr(registry, "OWNER_SECONDS", 60.0)
         machines.answers.append(OwnedElsewhere(identifier, PLACE))
         assert await elsewhere() == 0
         await supervisor.claimed([(identifier, Moved("there", "died"))])

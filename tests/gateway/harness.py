@@ -478,7 +478,7 @@ class FakeSupervisor:
         valid = llm["api_key"] is not None
         return {"valid": valid, "error": None if valid else {"type": "LLMError", "message": "no key"}}
 
-    def forget_place(self, conversation_id: str) -> None:
+    def forget_owner(self, conversation_id: str) -> None:
         """It remembers none."""
 
     async def get(self, conversation_id: str) -> FakeConversation:

@@ -60,7 +60,7 @@ class SessionsElsewhere:
             return await self._methods.request(request_id, method, params)
         except OwnedElsewhere as error:
             name = error.place.name
-            self._services.supervisor.forget_place(error.conversation_id)  # the socket stays longer
+            self._services.supervisor.forget_owner(error.conversation_id)  # the socket stays longer
             if self._leaving.is_set() or self._methods.has_sessions or from_server(websocket):
                 detail = (
                     f"The session is on the server {name}, and this connection has sessions of another "

@@ -134,7 +134,7 @@ async def _forward(services: Services, elsewhere: OwnedElsewhere | ConversationC
             try:
                 return await asked.of(elsewhere.place)
             except (Unreached, Cut) as error:
-                services.supervisor.forget_place(elsewhere.conversation_id)
+                services.supervisor.forget_owner(elsewhere.conversation_id)
                 if isinstance(error, Cut) and not asked.repeatable(route):
                     return _unavailable(
                         f"The server {name} was lost while it had this request: {error}. It may have been "

@@ -53,7 +53,7 @@ async def serve_elsewhere(error: Exception, talk: Talk, exchange: Exchange) -> N
         name = error.place.name
         if exchange.began.is_set() or from_server(websocket):
             raise Closed(RESTARTS, f"The conversation is on the server {name} now")
-        services.supervisor.forget_place(error.conversation_id)  # the socket stays longer
+        services.supervisor.forget_owner(error.conversation_id)  # the socket stays longer
         try:
             async with connected(services.owners, error.place) as owner:
                 await relay(exchange, owner)
