@@ -344,7 +344,7 @@ class Launcher:
             # In a thread: the first time it is tried.
             find = partial(self.walls.of, Wall(asked))
             return await in_time(find, "to try a wall", limiter=OWN_PATHS.of(record.id))
-        except WallUnavailable as error:
+        except (WallUnavailable, OSError) as error:
             raise _unusable(str(error)) from error
 
     async def _enclosure(
