@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -18,6 +20,9 @@ from supervisor.credentials.external_sources import is_private
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.store import SECRETS_FILE, SecretStore
 from supervisor.documents.port import Documents
+
+HOMES: Final = "/var/tmp"  # noqa: S108 - a private directory is made there
+"""Where agents' homes are: Codex' own sandbox hides /tmp from what it runs, with what it needs of its home."""
 
 
 @asynccontextmanager
@@ -36,7 +41,8 @@ async def open_launcher(
     is removed with the block. `documents`: those of the server. Raises CredentialsFailure when the secrets
     cannot be read, OSError.
     """
-    with tempfile.TemporaryDirectory(prefix="ostler-agents-") as temporary:
+    place = HOMES if os.access(HOMES, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="ostler-agents-", dir=place) as temporary:
         if await trio.to_thread.run_sync(documents.document(SECRETS_FILE).exists):
             ring = OsKeyring(environment) if keyring else None
             secrets = await SecretStore.open(state, keys, keyring=ring, documents=documents)
