@@ -22,7 +22,7 @@ from supervisor.credentials.store import SECRETS_FILE, SecretStore
 from supervisor.documents.port import Documents
 
 HOMES: Final = "/var/tmp"  # noqa: S108 - a private directory is made there
-"""Where agents' homes are: Codex' own sandbox hides /tmp from what it runs, with what it needs of its home."""
+"""Where agents' homes are: Codex' own sandbox hides /tmp from what it runs, with the home there."""
 
 
 @asynccontextmanager
