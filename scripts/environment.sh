@@ -79,6 +79,8 @@ need_uv() {
     index=$("$ROOT/.cache/uv/bin/python" -m pip config list | sed -n "s/.*\.index-url='\(.*\)'$/\1/p" | tail -n 1)
     {
         printf 'cache-dir = "%s"\n' "$ROOT/.cache/uv-cache"
+        # As pip does from Python 3.12 on: an index may have a certificate that this machine alone trusts.
+        printf 'system-certs = true\n'
         [[ -z $index ]] || printf '[[index]]\nurl = "%s"\ndefault = true\n' "$index"
     } >"$UV_SETTINGS"
 }
