@@ -16,7 +16,7 @@ STATE = Path("/srv/state")
 OUTSIDE = Outside(
     system=(Path("/usr"),), hidden=(STATE,), names=(Path("/home/u/.ostler"),), home=Path("/home/u")
 )
-GUARDED = Walls(wall=Wall.GUARD, outside=OUTSIDE)
+GUARDED = Walls(wall=Wall.GUARD, look=lambda: OUTSIDE)
 
 
 def test_settings_can_ask_for_a_stronger_wall_and_not_for_a_weaker_one(monkeypatch):
@@ -31,7 +31,7 @@ def test_a_wall_is_tried_once_and_refused_with_the_reason(monkeypatch):
     tried = []
     reason = "the program bwrap is not installed. Install bubblewrap"
     monkeypatch.setattr(module, "obstacle", lambda wall, _: tried.append(wall) or reason)
-    none = Walls(wall=Wall.OFF, obstacle="OSTLER_WALLS is off", outside=OUTSIDE)
+    none = Walls(wall=Wall.OFF, obstacle="OSTLER_WALLS is off", look=lambda: OUTSIDE)
     assert none.of(None) is none.of(Wall.OFF) is Wall.OFF
     for _ in range(2):
         with pytest.raises(WallUnavailable, match="strict is unavailable here: the program bwrap"):

@@ -34,6 +34,8 @@ USERNS: Final = (
     "container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
 )
 
+NOT_HERE: Final = "agents are started without a server here. Start this one through a server"
+
 ROOT: Final = (
     "Ostler runs as root, to whom the machine's files and devices belong. Start it as another user, or use "
     "the wall strict"
@@ -62,9 +64,9 @@ class Walls:
 
     wall: Wall
     obstacle: str | None = None
-    outside: Outside | None = attrs.field(default=None, repr=False)
     look: Callable[[], Outside] | None = attrs.field(default=None, repr=False)
-    """Looks again: an agent may have made its first login since. Blocks for a millisecond."""
+    """Looks at the machine, at each start: an agent may have made its first login since. Blocks for a
+    millisecond."""
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
     reachable: Reachable = attrs.field(factory=Reachable)
@@ -74,7 +76,7 @@ class Walls:
         """Why a wall is unavailable here, and what to do; None if it is not. Blocks for some milliseconds the
         first time."""
         if wall not in self._obstacles:
-            self._obstacles[wall] = obstacle(wall, self.outside)
+            self._obstacles[wall] = NOT_HERE if self.look is None else obstacle(wall, self.look())
         return self._obstacles[wall]
 
     def of(self, asked: Wall | None) -> Wall:
@@ -97,8 +99,8 @@ class Walls:
         WallUnavailable where its workspace holds what the wall keeps from it."""
         if wall is Wall.OFF:
             return None
-        assert self.outside is not None
-        outside = self.outside if self.look is None else self.look()
+        assert self.look is not None
+        outside = self.look()
         asked = needs.asked or needs.workspace
         for path in outside.hidden:
             # An agent may have put a link in the place of its workspace.
@@ -152,11 +154,9 @@ def build(
     Raises WallUnavailable for a wall that is wanted by name and is unavailable, also for the sake of the
     network.
     """
-    look = partial(outside, state, catalog, environ, wanted.hidden)
     found = Walls(
         wall=wanted.wall or Wall.GUARD,
-        outside=look(),
-        look=look,
+        look=partial(outside, state, catalog, environ, wanted.hidden),
         reads=tuple(path.resolve() for path in wanted.reads if path.exists()),
         writes=tuple(path.resolve() for path in wanted.writes if path.exists()),
         reachable=wanted.reachable,
@@ -171,12 +171,10 @@ def build(
     return attrs.evolve(found, wall=Wall.OFF, obstacle=reason)
 
 
-def obstacle(wall: Wall, found: Outside | None) -> str | None:
+def obstacle(wall: Wall, found: Outside) -> str | None:
     """Why a wall cannot be made here, and what to do; None if it can. Tries the exact profile."""
     if sys.platform != "linux":
         return "walls are made of Linux' namespaces. Run Ostler on Linux, or in a container"
-    if found is None:
-        return "nothing is known of this machine"
     if wall is Wall.GUARD and os.geteuid() == 0:
         return ROOT
     if shutil.which(bubblewrap.PROGRAM) is None:
