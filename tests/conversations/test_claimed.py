@@ -13,7 +13,7 @@ from supervisor.conversations import registry
 from supervisor.documents.port import DocumentsUnavailable
 from supervisor.machines.directory import Moved
 from supervisor.machines.errors import DatabaseAway, OwnedElsewhere, Place
-from tests.conversations.harness import open_harness, say, settled, until
+from tests.conversations.harness import Harness, open_harness, say, settled, until
 
 PLACE = Place(server=2, name="b", address="http://127.0.0.1:1", state="alive")
 
@@ -34,6 +34,16 @@ class Machines:
         return answer
 
 
+async def stored_conversation(harness: Harness) -> str:
+    """The id of a conversation that has had a turn, and is not loaded any more."""
+    conversation = await harness.start()
+    await conversation.send(say("hello"), run=True)
+    await settled(conversation)
+    await conversation.close()
+    harness.supervisor._drop(conversation)
+    return conversation.id
+
+
 @pytest.mark.parametrize(
     ("answer", "loaded"),
     [
@@ -49,14 +59,7 @@ async def test_a_claim_is_taken_up_or_tried_again_and_never_ends_the_server(
 ) -> None:
     monkeypatch.setattr(registry, "RECOVER_PAUSE_SECONDS", 0.01)
     async with open_harness(tmp_path) as harness:
-        supervisor = harness.supervisor
-        conversation = await harness.start()
-        await conversation.send(say("hello"), run=True)
-        await settled(conversation)
-        await conversation.close()
-        supervisor._drop(conversation)
-        identifier = conversation.id
-        del conversation
+        supervisor, identifier = harness.supervisor, await stored_conversation(harness)
         machines = Machines(*([] if answer is None else [answer]))
         supervisor._context = attrs.evolve(supervisor._context, machines=machines)
         await supervisor.claimed([(identifier, Moved("there", "died"))])
@@ -73,14 +76,7 @@ async def test_an_owner_counts_for_a_moment_and_until_it_is_forgotten_or_claimed
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_harness(tmp_path) as harness:
-        supervisor = harness.supervisor
-        conversation = await harness.start()
-        await conversation.send(say("hello"), run=True)
-        await settled(conversation)
-        await conversation.close()
-        supervisor._drop(conversation)
-        identifier = conversation.id
-        del conversation
+        supervisor, identifier = harness.supervisor, await stored_conversation(harness)
         machines = Machines(*[OwnedElsewhere(identifier, PLACE) for _ in range(3)])
         supervisor._context = attrs.evolve(supervisor._context, machines=machines)
 

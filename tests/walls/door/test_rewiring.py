@@ -224,12 +224,12 @@ def test_what_cannot_be_moved_is_kept_and_listed(
 
 def test_a_login_of_the_machine_is_listed_and_keeps_its_address() -> None:
     descriptor = load_catalog()["claude-code"]
-    login = Credential(kind=Kind.LOGIN, file="/root/.claude/.credentials.json", origin=MACHINE)
+    login = Credential(kind=Kind.LOGIN, file="/home/u/.claude/.credentials.json", origin=MACHINE)
     wiring = Wiring()
     env = wiring.environment(
         descriptor, {"ANTHROPIC_BASE_URL": "https://gate.example"}, Choice(credentials=(login,))
     )
-    assert wiring.kept == ["/root/.claude/.credentials.json"]
+    assert wiring.kept == ["/home/u/.claude/.credentials.json"]
     assert env["ANTHROPIC_BASE_URL"] == f"{API_URL}/p/0"
     # Its own token passes: there is no key to tell it from.
     assert used(wiring.upstreams[0], "oauth-token") == "oauth-token"
