@@ -343,7 +343,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a person who logs in, within the caller's deadline": ("supervisor/mcp/callback.py::Callback.answer",),
     "the body of a request of an agent: BODY_SECONDS for each piece, and the end of the answer cancels it": (
-        "supervisor/mcp/proxy.py::_Exchange._while_there.watch",
+        "supervisor/agent_connection.py::AgentConnection._while_there.watch",
     ),
     "what ends the work of a helper, cancelled with it": ("supervisor/mcp/helper.py::main.guard",),
     "the input of a helper, which the server closes": ("supervisor/mcp/helper.py::Talk.line",),
@@ -363,15 +363,12 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     "requests of an agent: HEAD_SECONDS, BODY_SECONDS and STALL_SECONDS; an MCP server may stream "
     "for as long as the agent is there": (
         "supervisor/mcp/proxy.py::Proxy.serve",
-        "supervisor/mcp/proxy.py::_Exchange._next",
-        "supervisor/mcp/proxy.py::_Exchange.send",
+        "supervisor/agent_connection.py::AgentConnection._receive",
+        "supervisor/agent_connection.py::AgentConnection.send",
     ),
     "an agent behind its network door: HEAD_SECONDS, BODY_SECONDS, STALL_SECONDS, TUNNEL_SECONDS; an API may "
     "stream for as long as the agent is there; the end of the door": (
         "supervisor/agents/walls/door/door.py::_accept",
-        "supervisor/agents/walls/door/exchange.py::Exchange._receive",
-        "supervisor/agents/walls/door/exchange.py::Exchange._while_there.watch",
-        "supervisor/agents/walls/door/exchange.py::Exchange.send",
         "supervisor/agents/walls/door/exchange.py::Exchange.without_content",
         "supervisor/agents/walls/door/proxies.py::_tunnel.pump",
     ),

@@ -18,6 +18,9 @@ import h11
 import structlog
 import trio
 
+from supervisor.agent_connection import BODY_SECONDS, AgentConnection, Left
+from supervisor.http_headers import OF_A_CONNECTION
+
 if TYPE_CHECKING:
     import httpx2
 
@@ -25,35 +28,22 @@ log = structlog.get_logger(__name__)
 
 HOST: Final = "127.0.0.1"
 
-HEAD_BYTES: Final = 64 * 1024
 HEAD_SECONDS: Final = 75.0
-"""Limits of a request's head: its bytes, and the seconds within which it must arrive on a connection."""
+"""Seconds within which a request's head must arrive on a connection."""
 
 HELD_BYTES: Final = 4 * 1024 * 1024
 """Bytes held of requests' bodies, for all connections of one agent together. A body that is held whole can be
 sent again with another token. Beyond the limit bodies are streamed, and not held."""
-
-BODY_SECONDS: Final = 60.0
-"""Of a request's body, as on the server's own interface."""
 
 MAX_CONNECTIONS: Final = 64
 """Most connections of one agent: it has a stream and a few calls per server open."""
 
 CONNECT_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 30.0
-STALL_SECONDS: Final = 60.0
-"""Seconds for which the agent may read nothing of an answer."""
-
-AHEAD_BYTES: Final = 64 * 1024
-"""Most bytes read ahead while an answer is being sent: the beginning of the next request is shorter."""
-
 METHODS: Final = frozenset({b"GET", b"POST", b"DELETE"})
 """Those of MCP over streamable HTTP."""
 
-NOT_PASSED_ON: Final = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade "
-    b"host content-length authorization expect proxy-connection".split()
-)
+NOT_PASSED_ON: Final = OF_A_CONNECTION | frozenset(b"host content-length authorization expect".split())
 """Headers of a request that are not forwarded: those of one connection, and those that the proxy sets."""
 
 NOT_PASSED_BACK: Final = frozenset(
@@ -86,10 +76,6 @@ class Target:
 def new_path() -> str:
     """An unguessable path: 256 random bits."""
     return secrets.token_urlsafe(32)
-
-
-class _Left(Exception):
-    """The agent ended its connection in the middle of a body."""
 
 
 class Proxy:
@@ -133,7 +119,7 @@ class Proxy:
             trio.ClosedResourceError,
             trio.TooSlowError,
             h11.ProtocolError,
-            _Left,
+            Left,
         ):
             pass
         except Exception:
@@ -208,17 +194,13 @@ class Proxy:
             await exchange.refuse(502, f"the MCP server is unreachable ({type(error).__name__})")
 
 
-class _Exchange:
+class _Exchange(AgentConnection):
     """One connection of the agent's: requests and their answers, one after the other."""
 
     def __init__(self, stream: trio.SocketStream, proxy: Proxy) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._proxy = proxy
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-        self._begun = False
         self._body = bytearray()
-        self._read = trio.Event()
-        """Set when the request's body has been read to its end."""
         self.body_is_held = False
         """Whether the whole body is held, so that it can be sent again."""
 
@@ -250,13 +232,6 @@ class _Exchange:
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 return
             self._http.start_next_cycle()
-
-    async def _next(self) -> object:
-        while (event := self._http.next_event()) is h11.NEED_DATA:
-            if self._http.they_are_waiting_for_100_continue:
-                await self._write(h11.InformationalResponse(status_code=100, headers=[]))
-            self._http.receive_data(await self._stream.receive_some(65536))
-        return event
 
     async def _hold(self) -> None:
         """Read the body until its end or until the budget is used up; at least the first piece, since most
@@ -290,7 +265,7 @@ class _Exchange:
         if isinstance(event, h11.Data):
             return bytes(event.data)
         if not isinstance(event, h11.EndOfMessage):
-            raise _Left
+            raise Left
         self._read.set()
         return b""
 
@@ -299,60 +274,6 @@ class _Exchange:
         body, self._body = bytes(self._body), bytearray()
         self._proxy.held_left += len(body)
         return body
-
-    async def _while_there(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work`; cancel it when the agent closes its connection."""
-        failed: Exception | None = None
-        async with trio.open_nursery() as nursery:
-
-            async def watch() -> None:
-                ahead = 0
-                await self._read.wait()  # until then, reading the body notices a disconnect
-                try:
-                    while data := await self._stream.receive_some(65536):
-                        ahead += len(data)
-                        if ahead > AHEAD_BYTES:
-                            break
-                        self._http.receive_data(data)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(watch)
-            try:
-                await work()
-            except Exception as error:  # noqa: BLE001 - raised below, and not in a group
-                failed = error
-            nursery.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
-
-    async def send(
-        self, status: int, headers: list[tuple[bytes, bytes]], content: AsyncIterator[bytes]
-    ) -> None:
-        """Send an answer, piece by piece as it comes."""
-        self._begun = True
-        await self._write(h11.Response(status_code=status, headers=headers))
-        async for piece in content:
-            await self._write(h11.Data(data=piece))
-        await self._write(h11.EndOfMessage())
-
-    async def refuse(self, status: int, reason: str) -> None:
-        """Send an error answer, unless an answer has begun."""
-        if self._begun or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return
-        self._begun = True
-        body = reason.encode()
-        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
-        await self._write(h11.Response(status_code=status, headers=headers))
-        await self._write(h11.Data(data=body))
-        await self._write(h11.EndOfMessage())
-
-    async def _write(self, event: h11.Event) -> None:
-        data = self._http.send(event)
-        if data:
-            with trio.fail_after(STALL_SECONDS):
-                await self._stream.send_all(data)
 
 
 def _kept(headers: Iterable[tuple[bytes, bytes]], without: frozenset[bytes]) -> list[tuple[bytes, bytes]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 from urllib.parse import unquote_plus
 
 from gateway.configuration.address import KEY_HEADER
 from gateway.http.access import KEY_PARAMETER
+from supervisor.http_headers import OF_A_CONNECTION, Headers, named_by_connection
 
 SERVER_HEADER: Final = "X-Ostler-Server"
 """The key of the servers, in requests from one to another."""
@@ -20,12 +20,6 @@ MISDIRECTED: Final = 421
 
 _FORWARDED_FOR: Final = b"x-forwarded-for"
 
-_HOP: Final = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade".split()
-)
-"""Headers of one connection alone (RFC 9110, section 7.6.1)."""
-
 _KEYS: Final = frozenset(
     {b"authorization", b"cookie", KEY_HEADER.lower().encode(), SERVER_HEADER.lower().encode()}
 )
@@ -36,14 +30,12 @@ _OWN: Final = frozenset({b"content-length", b"expect", b"origin", _FORWARDED_FOR
 
 _HANDSHAKE: Final = b"sec-websocket-"
 
-Headers = Iterable[tuple[bytes, bytes]]
-
 
 def to_owner(headers: Headers, key: str, client: str) -> list[tuple[bytes, bytes]]:
     """The headers of a client's request, from this address, as they go to the owner. Those of its body and of
     a WebSocket's handshake are the caller's."""
     headers = [(name.lower(), value) for name, value in headers]
-    left_out = _HOP | _KEYS | _OWN | _named_by_connection(headers)
+    left_out = OF_A_CONNECTION | _KEYS | _OWN | named_by_connection(headers)
     kept = [
         (name, value) for name, value in headers if name not in left_out and not name.startswith(_HANDSHAKE)
     ]
@@ -55,7 +47,7 @@ def to_owner(headers: Headers, key: str, client: str) -> list[tuple[bytes, bytes
 def to_client(headers: Headers) -> list[tuple[str, str]]:
     """The headers of the owner's answer, as they go to the client. This server adds those of CORS."""
     headers = [(name.lower(), value) for name, value in headers]
-    left_out = _HOP | _named_by_connection(headers) | {b"date", b"x-content-type-options"}
+    left_out = OF_A_CONNECTION | named_by_connection(headers) | {b"date", b"x-content-type-options"}
     return [
         (name.decode("latin-1").title(), value.decode("latin-1"))
         for name, value in headers
@@ -68,10 +60,4 @@ def without_key(query: bytes) -> bytes:
     parts = query.split(b"&")
     return b"&".join(
         part for part in parts if unquote_plus(part.partition(b"=")[0].decode("latin-1")) != KEY_PARAMETER
-    )
-
-
-def _named_by_connection(headers: Headers) -> frozenset[bytes]:
-    return frozenset(
-        each.strip().lower() for name, value in headers if name == b"connection" for each in value.split(b",")
     )

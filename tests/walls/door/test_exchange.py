@@ -10,8 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
+from supervisor.agent_connection import AHEAD_BYTES, HEAD_BYTES, STALL_SECONDS, Left
 from supervisor.agents.walls.door import exchange as bounds
-from supervisor.agents.walls.door.exchange import Exchange, Left, passed_on
+from supervisor.agents.walls.door.exchange import Answer, Exchange
+from supervisor.http_headers import passed_on
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: door\r\n\r\n"
 
@@ -117,7 +119,7 @@ async def test_a_head_that_comes_too_slowly_ends(autojump_clock: MockClock) -> N
 
 async def test_a_head_that_is_too_long_is_refused(autojump_clock: MockClock) -> None:
     async with connected() as agent:
-        await agent.stream.send_all(b"GET /" + b"x" * (bounds.HEAD_BYTES + 1))
+        await agent.stream.send_all(b"GET /" + b"x" * (HEAD_BYTES + 1))
         assert (await agent.rest()).startswith(b"HTTP/1.1 431")
 
 
@@ -200,21 +202,27 @@ async def test_an_agent_that_reads_nothing_ends_its_connection(autojump_clock: M
         await small.receive_some(10)
         began = trio.current_time()
         await trio.testing.wait_all_tasks_blocked()
-        await trio.sleep(bounds.STALL_SECONDS + 1)
+        await trio.sleep(STALL_SECONDS + 1)
         assert failure
-        assert trio.current_time() - began == pytest.approx(bounds.STALL_SECONDS + 1)
+        assert trio.current_time() - began == pytest.approx(STALL_SECONDS + 1)
 
 
-async def test_the_answer_is_cancelled_when_the_agent_leaves() -> None:
+def without_an_end() -> tuple[Answer, trio.Event]:
+    """An answer that does not come, and what is set when it is given up."""
     cancelled = trio.Event()
 
-    async def slow(exchange: Exchange, request: h11.Request) -> None:
+    async def answer(exchange: Exchange, request: h11.Request) -> None:
         await exchange.without_content()
         try:
             await trio.sleep_forever()
         finally:
             cancelled.set()
 
+    return answer, cancelled
+
+
+async def test_the_answer_is_cancelled_when_the_agent_leaves() -> None:
+    slow, cancelled = without_an_end()
     async with connected(slow) as agent:
         await agent.stream.send_all(REQUEST)
         await trio.testing.wait_all_tasks_blocked()
@@ -225,20 +233,12 @@ async def test_the_answer_is_cancelled_when_the_agent_leaves() -> None:
 
 
 async def test_little_is_read_ahead_of_an_answer() -> None:
-    cancelled = trio.Event()
-
-    async def slow(exchange: Exchange, request: h11.Request) -> None:
-        await exchange.without_content()
-        try:
-            await trio.sleep_forever()
-        finally:
-            cancelled.set()
-
+    slow, cancelled = without_an_end()
     async with connected(slow) as agent:
         await agent.stream.send_all(REQUEST + REQUEST * 10)
         await trio.testing.wait_all_tasks_blocked()
         assert not cancelled.is_set()
-        await agent.stream.send_all(b"x" * (2 * bounds.AHEAD_BYTES))
+        await agent.stream.send_all(b"x" * (2 * AHEAD_BYTES))
         await cancelled.wait()
 
 

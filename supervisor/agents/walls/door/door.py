@@ -25,8 +25,9 @@ import h11
 import structlog
 import trio
 
+from supervisor.agent_connection import Left
 from supervisor.agents.walls.door import shim
-from supervisor.agents.walls.door.exchange import Answer, Exchange, Left
+from supervisor.agents.walls.door.exchange import Answer, Exchange
 from supervisor.agents.walls.door.hosts import AllowList, WayOut
 from supervisor.agents.walls.door.proxies import Proxies, Refused
 from supervisor.agents.walls.door.rewiring import Upstream

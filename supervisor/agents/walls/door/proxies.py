@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import importlib
 import ipaddress
@@ -12,25 +11,20 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import attrs
 import h11
 import structlog
 import trio
 
-from supervisor.agents.walls.door.exchange import (
-    CHUNK_BYTES,
-    HEAD_BYTES,
-    Exchange,
-    Headers,
-    length,
-    passed_on,
-)
+from supervisor.agent_connection import CHUNK_BYTES, HEAD_BYTES
+from supervisor.agents.walls.door.exchange import Exchange, length
 from supervisor.agents.walls.door.hosts import VARIABLE, AllowList, WayOut, inner, is_literal, place
-from supervisor.agents.walls.door.rewiring import PREFIX, OtherKey, Upstream
+from supervisor.agents.walls.door.rewiring import PREFIX, OtherKey, Upstream, basic
 from supervisor.agents.walls.door.shim import API_PORT, HOST
 from supervisor.fairness import share
+from supervisor.http_headers import Headers, passed_on
 from supervisor.patience import in_time
 
 if TYPE_CHECKING:
@@ -333,10 +327,9 @@ async def _through(proxy: str, host: str, port: int) -> tuple[trio.SocketStream,
     """Connect to a host through a proxy, as `Proxies._dial`. Raises OSError, also where the proxy refuses."""
     parts = urlsplit(proxy)
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    headers = [("Host", target)]
-    if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers.append(("Proxy-Authorization", "Basic " + base64.b64encode(pair.encode()).decode()))
+    headers = [(b"Host", target.encode())]
+    if (authorization := basic(parts)) is not None:
+        headers.append((b"Proxy-Authorization", authorization))
     stream = await trio.open_tcp_stream(str(parts.hostname), parts.port or HTTP_PORT)
     try:
         return stream, await _asked_for(h11.Request(method="CONNECT", target=target, headers=headers), stream)

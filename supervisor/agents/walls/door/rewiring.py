@@ -14,7 +14,7 @@ import secrets
 import string
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes, urlsplit
+from urllib.parse import SplitResult, quote_from_bytes, unquote, unquote_to_bytes, urlsplit
 
 import attrs
 
@@ -253,10 +253,7 @@ class Wiring:
             raise ValueError("it is not an http:// or https:// address")
         name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         origin = f"{parts.scheme}://{name}" + ("" if parts.port is None else f":{parts.port}")
-        authorization = None
-        if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            authorization = b"Basic " + base64.b64encode(pair.encode())
+        authorization = basic(parts)
         known = [(each.origin, each.authorization) for each in self.upstreams]
         if (origin, authorization) not in known:
             known.append((origin, authorization))
@@ -366,6 +363,14 @@ class Wiring:
 
     def _stays(self, name: str, given: Mapping[str, str], env: Mapping[str, str]) -> bool:
         return env.get(name) == given.get(name)
+
+
+def basic(address: SplitResult) -> bytes | None:
+    """The value of `Authorization` for the user and the password in an address, if it has a user."""
+    if address.username is None:
+        return None
+    pair = f"{unquote(address.username)}:{unquote(address.password or '')}"
+    return b"Basic " + base64.b64encode(pair.encode())
 
 
 def placeholder(key: str) -> str:
