@@ -95,4 +95,8 @@ async def test_an_owner_counts_for_a_moment_and_until_it_is_forgotten_or_claimed
         machines.answers.append(OwnedElsewhere(identifier, PLACE))
         assert await elsewhere() == 0
         await supervisor.claimed([(identifier, Moved("there", "died"))])
-        assert (await supervisor.get(identifier)).id == identifier
+        claimed = await supervisor.get(identifier)
+        await claimed.close()
+        supervisor._drop(claimed)
+        del claimed
+        assert (await supervisor.get(identifier)).id == identifier  # looked up again, and not remembered
