@@ -133,6 +133,25 @@ async def test_a_record_alone_is_fenced_too(journal_place, make_row):
         assert record.record == b"{}"
 
 
+@pytest.mark.parametrize("together", [1, 2])
+async def test_what_was_given_up_is_not_written_though_no_other_server_has_it(
+    journal_place, make_row, together
+):
+    """Alone and in a batch of several, which are two statements. The generation is still the same."""
+    one = journal_place.join()
+    async with open_shared_journal(journal_place.database, one, live=LIVE) as journal:
+        logs = [await new_log(journal, f"c-{number}") for number in range(together)]
+        with connect(journal_place.database, "test") as connection:
+            connection.execute("UPDATE heads SET owner = NULL")
+        for log in logs:
+            log.append([make_row()], UPDATE)
+        for log in logs:
+            with pytest.raises(LeaseLost):
+                await log.flushed()
+        with connect(journal_place.database, "test") as connection:
+            assert connection.execute("SELECT count(*) FROM events").fetchone() == (0,)
+
+
 async def test_one_that_another_server_has_deleted_is_deleted(journal_place, make_row):
     one, two = journal_place.join(), journal_place.join()
     async with (
