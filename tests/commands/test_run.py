@@ -628,6 +628,7 @@ waiting.show("installing", done=3_000_000, total=90_000_000)
 sys.stdin.readline()
 waiting.show("thinking")
 sys.stdin.readline()
+waiting.hide()
 """
     with Terminal([sys.executable, "-c", script], place.env, Path.cwd()) as terminal:
         terminal.wait_for(re.compile("installing ━+").search)
