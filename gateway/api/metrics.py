@@ -79,6 +79,7 @@ class Readings:
     version: str
     containment: str
     walls: str
+    walls_mechanism: str
     uptime: float
     sockets: int
     connections: int

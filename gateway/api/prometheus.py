@@ -51,7 +51,12 @@ class _Readings(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self.of
-        info = {"version": now.version, "containment": now.containment, "walls": now.walls}
+        info = {
+            "version": now.version,
+            "containment": now.containment,
+            "walls": now.walls,
+            "walls_mechanism": now.walls_mechanism,
+        }
         yield InfoMetricFamily("ostler", "What runs here.", info)
         yield GaugeMetricFamily("ostler_uptime_seconds", "Since the start.", now.uptime)
         yield GaugeMetricFamily("ostler_sockets", "WebSockets that are open.", now.sockets)

@@ -147,6 +147,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "processes": nullable(COUNT),
             "containment": STRING,
             "walls": nullable({**STRING, "description": "off, guard or strict: what it can reach"}),
+            "walls_mechanism": nullable({**STRING, "description": "What these are made of"}),
             "queue": {**COUNT, "description": "Messages that wait for the agent"},
             "changed_secrets": {
                 **array(STRING),
@@ -226,7 +227,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "state": {**STRING, "description": "The state directory"},
             "containment": STRING,
             "walls": obj(
-                {"wall": STRING, "obstacle": nullable({**STRING, "description": "Why there are none"})}
+                {
+                    "wall": STRING,
+                    "mechanism": nullable({**STRING, "description": "What they are made of"}),
+                    "obstacle": nullable({**STRING, "description": "Why there are none"}),
+                }
             ),
             "secret_key": obj(each(TEXT_OR_NULL, "source problem")),
             "session_key_wanted": BOOLEAN,

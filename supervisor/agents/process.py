@@ -248,7 +248,7 @@ class AgentProcess:
     async def _terminate(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
         """Send SIGTERM and wait at most its grace. Return the processes that are left, new ones included."""
         asked = {entry.id for entry in tree.values()}
-        if self.enclosure is None:
+        if not self._walled:
             await self._signal(asked, signal.SIGTERM)
         else:
             # Bubblewrap would kill everything at once, and ends by itself after the agent.
@@ -324,8 +324,13 @@ class AgentProcess:
         await trio.to_thread.run_sync(send, limiter=SCANNING)
 
     @property
+    def _walled(self) -> bool:
+        """Whether its wall is a PID namespace."""
+        return self.enclosure is not None and self.enclosure.namespaced
+
+    @property
     def _in_namespace(self) -> bool:
-        return self.containment is Level.PIDNS or self.enclosure is not None
+        return self.containment is Level.PIDNS or self._walled
 
     async def _watch(self) -> None:
         """Wait for the exit without reaping."""
@@ -431,14 +436,15 @@ async def spawn(
         except OSError as error:
             raise SpawnError(_explain(argv, cwd, error)) from error
         process_marker.variable = env.get(MARKER) or process_marker.variable
-        keeper = keep_limits(limits, process_marker, walled=enclosure is not None)
-        if enclosure is None:
-            inner, confinement = process_marker.confined(
-                [*keeper.prefix, *argv], keeper.confinement(confinement)
-            )
-            command = process_marker.command(inner)
-        else:
+        namespaced = enclosure is not None and enclosure.namespaced
+        user = None if enclosure is None else enclosure.user
+        keeper = keep_limits(limits, process_marker, walled=namespaced, user=user)
+        if namespaced:
             command, confinement = _enclosed(argv, process_marker, keeper, enclosure)
+        else:
+            confinement = keeper.confinement(confinement if enclosure is None else enclosure.confinement)
+            inner, confinement = process_marker.confined([*keeper.prefix, *argv], confinement)
+            command = process_marker.command(inner)
         stdin, stdout, stderr = streams or (OWN_PIPE,) * 3
         request = Request(
             argv=command,
@@ -471,13 +477,14 @@ async def spawn(
 def _enclosed(
     argv: Sequence[str], process_marker: ProcessMarker, keeper: Keeper, enclosure: Enclosure | None
 ) -> tuple[list[str], Confinement | None]:
-    """The command that runs `argv` within an agent's limits and behind its wall, if it has one, which has a
-    PID namespace of its own; and what the spawner has to confine it to."""
-    if enclosure is None:
-        limits = keeper.confinement()
+    """The command that runs `argv` within an agent's limits and behind its wall, if it has one; and what the
+    spawner has to confine it to."""
+    if enclosure is None or not enclosure.namespaced:
+        limits = keeper.confinement(None if enclosure is None else enclosure.confinement)
         if limits is None or process_marker.spawner is not None:
             return list(argv), limits
         return limits.command(argv), None
+    # It has a PID namespace of its own.
     inner = enclosure.command([*keeper.prefix, *argv])
     command, confinement = process_marker.confined(inner, keeper.confinement(enclosure.confinement))
     return list(command), confinement

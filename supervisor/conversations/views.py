@@ -47,6 +47,7 @@ class AgentView:
     processes: int | None
     containment: str
     walls: str | None
+    walls_mechanism: str | None
     """What it can reach of the machine; None: it does not run."""
     queue: int
     changed_secrets: list[str] = attrs.field(factory=list)
@@ -146,6 +147,7 @@ async def view(
         processes=agent.processes if live else None,
         containment=containment,
         walls=agent.walls if live else None,
+        walls_mechanism=agent.walls_mechanism if live else None,
         queue=len(conversation.queued),
         changed_secrets=list(changed),
         restorable=agent.restorable,

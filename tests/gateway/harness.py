@@ -298,6 +298,7 @@ def agent_view(conversation_id: str, **fields: Any) -> AgentView:
         "processes": 3,
         "containment": "tree",
         "walls": "off",
+        "walls_mechanism": None,
         "queue": 2,
     }
     return AgentView(conversation_id=conversation_id, **{**plain, **fields})

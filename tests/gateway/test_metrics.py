@@ -24,12 +24,15 @@ PROMETHEUS = (
 )
 """What Prometheus 3 says that it accepts."""
 
+INFO = 'containment="tree",version="1",walls="guard",walls_mechanism="namespaces"'
+
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 
 READINGS = Readings(
     version="1",
     containment="tree",
-    walls="off",
+    walls="guard",
+    walls_mechanism="namespaces",
     uptime=0.25,
     sockets=0,
     connections=3,
@@ -105,7 +108,7 @@ def test_names_and_kinds_are_those_of_before():
     assert typed.items() >= KINDS.items()
     assert "ostler_limit_agents" not in typed
     found = read(body.decode())
-    assert found['ostler_info{containment="tree",version="1",walls="off"}'] == 1
+    assert found[f"ostler_info{{{INFO}}}"] == 1
     assert found["ostler_journal_degraded"] == 1
     assert found["ostler_journal_waiting_bytes"] == 123_456_789
     assert found["ostler_uptime_seconds"] == 0.25

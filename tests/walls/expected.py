@@ -10,10 +10,8 @@ from typing import Final, NamedTuple
 
 import attrs
 
-LEVELS: Final = ("off", "guard", "strict")
+LEVELS: Final = ("off", "guard", "strict", "landlock")
 USERS: Final = ("user", "root")
-NONE: Final = frozenset({("root", "guard")})
-"""What Ostler refuses: the files and devices that `guard` shows belong to root."""
 
 
 @attrs.frozen
@@ -35,6 +33,8 @@ class Row(NamedTuple):
     off: Outcome
     guard: Outcome
     strict: Outcome
+    landlock: Outcome = Outcome(False)
+    """`strict` of Landlock's rules."""
 
 
 class Both(NamedTuple):
@@ -54,14 +54,25 @@ def never(why: str) -> Outcome:
     return Outcome(False, why)
 
 
-def both(off: Outcome, guard: Outcome, strict: Outcome) -> Both:
-    """The same for an ordinary user and root."""
-    return Both(Row(off, guard, strict), Row(off, guard, strict))
+def both(off: Outcome, guard: Outcome, strict: Outcome, landlock: Outcome | None = None) -> Both:
+    """The same for an ordinary user and root. `landlock`: if it is not as `strict`."""
+    row = Row(off, guard, strict, landlock or strict)
+    return Both(row, row)
 
 
-def of_root(strict: Outcome = STOPPED) -> Both:
+def of_user(guard: Outcome, landlock: Outcome = STOPPED) -> Both:
+    """What agents of root are stopped at by `guard`, since their user ids are others."""
+    return Both(Row(ESCAPES, guard, STOPPED, landlock), Row(ESCAPES, STOPPED, STOPPED, landlock))
+
+
+def of_root() -> Both:
     """What an ordinary user cannot do anyway."""
-    return Both(Row(ROOTS, STOPPED, STOPPED), Row(ESCAPES, strict, strict))
+    return Both(Row(ROOTS, STOPPED, STOPPED), Row(ESCAPES, STOPPED, STOPPED))
+
+
+def but_by_landlock(landlock: Outcome) -> Both:
+    """What Landlock's rules alone do not stop."""
+    return both(ESCAPES, STOPPED, STOPPED, landlock)
 
 
 ROOTS = never("the system allows it to root alone")
@@ -73,6 +84,9 @@ SAME_FILE = gap("a hard link that is in the workspace already is that file")
 NEW_FILES = gap("what is not there at the start can be made, and a link can be replaced")
 DISK = gap("nothing limits the disk")
 ROOTS_PROCESSES = gap("the kernel counts no processes of root")
+NO_RULES = gap("Landlock has no rules for these")
+WHOLE_WORKSPACE = gap("Landlock's rules allow the whole workspace")
+SEARCHED = gap("no namespace ends these, but Ostler's search for what an agent left (`OSTLER_CONTAINMENT`)")
 
 STOPS = both(ESCAPES, STOPPED, STOPPED)
 
@@ -99,15 +113,15 @@ EXPECTED: Final[Mapping[str, Both]] = {
     "read_prepared_link": both(ESCAPES, SAME_FILE, SAME_FILE),
     "read_by_handle": of_root(),
     "list_state": STOPS,
-    "stat_master_key": STOPS,
-    "chmod_agent_login": STOPS,
-    "watch_log": STOPS,
+    "stat_master_key": but_by_landlock(NO_RULES),
+    "chmod_agent_login": but_by_landlock(NO_RULES),
+    "watch_log": but_by_landlock(NO_RULES),
     # What `guard` is not about.
     "read_user_file": both(ESCAPES, USERS_FILES, STOPPED),
     "write_user_file": both(ESCAPES, USERS_FILES, STOPPED),
-    "read_other_tmp": both(ESCAPES, SAME_PLACES, STOPPED),
-    "read_other_shm": both(ESCAPES, SAME_PLACES, STOPPED),
-    "connect_key_agent": both(ESCAPES, SAME_PLACES, STOPPED),
+    "read_other_tmp": of_user(SAME_PLACES),
+    "read_other_shm": of_user(SAME_PLACES),
+    "connect_key_agent": of_user(SAME_PLACES, NO_RULES),
     # The system, which an ordinary user does not change either.
     "write_system": of_root(),
     "remount_system": of_root(),
@@ -122,7 +136,7 @@ EXPECTED: Final[Mapping[str, Both]] = {
     "read_kernel_memory": of_root(),
     "leave_group": of_root(),
     # Processes.
-    "list_processes": STOPS,
+    "list_processes": but_by_landlock(NO_RULES),
     "read_environment": STOPS,
     "read_memory": STOPS,
     "write_memory": STOPS,
@@ -142,10 +156,10 @@ EXPECTED: Final[Mapping[str, Both]] = {
     "change_limit": STOPS,
     "change_score": STOPS,
     # Memory and sockets of others. Names of abstract ones belong to the network.
-    "read_segment": STOPS,
+    "read_segment": but_by_landlock(NO_RULES),
     "read_queue": STOPS,
-    "connect_control": STOPS,
-    "connect_bus": STOPS,
+    "connect_control": but_by_landlock(NO_RULES),
+    "connect_bus": but_by_landlock(NO_RULES),
     "connect_abstract": STOPS,
     "connect_port": both(ESCAPES, SAME_NETWORK, SAME_NETWORK),
     "ask_names": both(ESCAPES, SAME_NETWORK, SAME_NETWORK),
@@ -160,29 +174,31 @@ EXPECTED: Final[Mapping[str, Both]] = {
     "run_setuid": Both(Row(ESCAPES, STOPPED, STOPPED), Row(never("it is root"), STOPPED, STOPPED)),
     "read_left_descriptor": STOPS,
     "type_into_terminal": STOPS,
-    "write_to_terminal": both(ESCAPES, SAME_PLACES, STOPPED),
+    "write_to_terminal": of_user(SAME_PLACES, NO_RULES),
     # Mounts.
     "unmount_masks": STOPS,
     "bind_below_masks": STOPS,
     "remount_hooks": STOPS,
     "mount_over": of_root(),
-    "mount_proc": STOPS,
+    "mount_proc": but_by_landlock(NO_RULES),
     "pivot_root": STOPS,
     "leave_root": STOPS,
     "enter_namespaces": of_root(),
     # The workspace.
-    "write_hook": STOPS,
-    "write_editor_task": STOPS,
-    "replace_git_directory": STOPS,
-    "write_git_config": STOPS,
+    "write_hook": but_by_landlock(WHOLE_WORKSPACE),
+    "write_editor_task": but_by_landlock(WHOLE_WORKSPACE),
+    "replace_git_directory": but_by_landlock(WHOLE_WORKSPACE),
+    "write_git_config": but_by_landlock(WHOLE_WORKSPACE),
     "make_repository": both(ESCAPES, NEW_FILES, NEW_FILES),
     "replace_editor_link": both(ESCAPES, NEW_FILES, NEW_FILES),
     # Its end.
-    "outlive_session": STOPS,
-    "outlive_unmarked": STOPS,
-    "outlive_adopted": STOPS,
-    # Limits. Those of processes bind no process of root, also not in a user namespace.
-    "use_processes": Both(Row(ESCAPES, STOPPED, STOPPED), Row(ESCAPES, ROOTS_PROCESSES, ROOTS_PROCESSES)),
+    "outlive_session": but_by_landlock(SEARCHED),
+    "outlive_unmarked": but_by_landlock(SEARCHED),
+    "outlive_adopted": but_by_landlock(SEARCHED),
+    # Limits.
+    "use_processes": Both(
+        Row(ESCAPES, STOPPED, STOPPED), Row(ESCAPES, STOPPED, STOPPED, landlock=ROOTS_PROCESSES)
+    ),
     "use_memory": STOPS,
     "use_disk": both(ESCAPES, DISK, DISK),
     "use_file_size": STOPS,

@@ -1,4 +1,4 @@
-"""A real server of an ordinary user, whose agents get walls. Root gets none, so root starts it as another."""
+"""Real servers whose agents get walls of each mechanism: an ordinary user's, whom root becomes, or root's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 
+from supervisor.agents.spawning.confinement import can_scope
 from tests.support.server import ServerProcess, running_server
 from tests.support.user import NOBODY, ROOT, give
 
@@ -55,12 +57,43 @@ def user_place(walls_possible: None) -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@attrs.frozen
+class Made:
+    """A wall, and what it is made of."""
+
+    wall: str
+    mechanism: str
+
+    def __str__(self) -> str:
+        return f"{self.wall}-{self.mechanism}"
+
+
+NAMESPACES = [Made(wall, "namespaces") for wall in ("guard", "strict")]
+USER_IDS = [Made(wall, "user-id") for wall in ("guard", "strict")]
+LANDLOCK = Made("strict", "landlock")
+
+REFUSING = "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n"
+"""Bubblewrap where the machine allows no namespaces."""
+
+
 @asynccontextmanager
-async def walled_server(place: Path, wall: str, **variables: str) -> AsyncIterator[ServerProcess]:
+async def walled_server(place: Path, made: Made, **variables: str) -> AsyncIterator[ServerProcess]:
     """A server with this wall. What it has is below `place`."""
     for name in ("home", "workspace"):
         (place / name).mkdir(exist_ok=True)
         give(place / name)
-    environment = {"OSTLER_WALLS": wall, "OSTLER_GRACE_SECONDS": "1", "OSTLER_KEYRING": "off", **variables}
-    async with running_server(place, environment, prefix=PLAIN) as server:
+    environment = {"OSTLER_WALLS": made.wall, "OSTLER_GRACE_SECONDS": "1", "OSTLER_KEYRING": "off"}
+    if made.mechanism == "user-id" and not ROOT:
+        pytest.skip("root alone has user ids to give")
+    if made == LANDLOCK:
+        if not can_scope():
+            pytest.skip("Landlock is older than Linux 6.12")
+        programs = place / "refusing"
+        programs.mkdir(exist_ok=True)
+        (programs / "bwrap").write_text(REFUSING)
+        (programs / "bwrap").chmod(0o755)
+        give(programs)
+        environment["PATH"] = f"{programs}:{os.environ['PATH']}"
+    prefix = [] if made.mechanism == "user-id" else PLAIN
+    async with running_server(place, {**environment, **variables}, prefix=prefix) as server:
         yield server

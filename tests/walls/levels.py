@@ -14,10 +14,11 @@ from supervisor.agents.catalog import load_catalog
 from supervisor.agents.spawning import spawner
 from supervisor.agents.walls import walls
 from supervisor.agents.walls.enclosure import Enclosure
-from supervisor.agents.walls.mounts import Needs, mounts
+from supervisor.agents.walls.mounts import Needs
 from supervisor.agents.walls.outside import kept, outside
+from supervisor.agents.walls.wall import Mechanism
 from supervisor.agents.walls.wall import Wall as Kind
-from tests.walls.scene import PYTHON, Command, Scene, Wall, as_user
+from tests.walls.scene import PYTHON, ROOT_USER, Command, Scene, Wall, as_user
 
 MB: Final = 1 << 20
 
@@ -51,10 +52,12 @@ def off(scene: Scene, argv: Sequence[str]) -> Iterator[Command]:
 
 @attrs.frozen
 class Walled:
-    """A wall as `spawn` makes it, without the parts that are named."""
+    """A wall as `spawn` makes it, without the parts that are named. `mechanism`: what it is made of; None for
+    the best one that its user has."""
 
     kind: Kind
     without: tuple[tuple[str, ...], ...] = ()
+    mechanism: Mechanism | None = None
 
     @contextlib.contextmanager
     def __call__(self, scene: Scene, argv: Sequence[str]) -> Iterator[Command]:
@@ -73,7 +76,9 @@ class Walled:
         shutil.copy(spawner.__file__, confining)
         command = confinement.command(words)
         assert command[1:5] == ["-I", "-S", spawner.__file__, "confine"]
-        yield Command([PYTHON, "-I", "-S", str(confining), *command[4:]])
+        # As the spawner does; bubblewrap does it, too.
+        session = [] if enclosure.namespaced else ["setsid", "--wait"]
+        yield Command([*session, PYTHON, "-I", "-S", str(confining), *command[4:]])
 
     def _around(self, scene: Scene) -> Enclosure:
         found = outside(scene.state, load_catalog(), {"HOME": str(scene.user_home)})
@@ -86,20 +91,24 @@ class Walled:
             programs=(scene.install,),
             kept=() if READ_ONLY in self.without else kept(scene.workspace),
         )
-        steps = mounts(self.kind, found, needs)
-        confinement = walls.confinement()
+        root = scene.user == ROOT_USER
+        best = Mechanism.USER_ID if root else Mechanism.NAMESPACES
+        made = walls.enclosure(self.kind, self.mechanism or best, found, needs)
+        if made.mechanism is Mechanism.LANDLOCK:
+            made = attrs.evolve(made, confinement=attrs.evolve(made.confinement, unprivileged=root))
         if PROCESSES in self.without:
-            steps = [each for each in steps if not each.target.is_relative_to("/proc")]
-            confinement = attrs.evolve(confinement, scoped=False)
-        return Enclosure(
-            wall=self.kind,
-            program=shutil.which("bwrap") or "bwrap",
-            mounts=tuple(steps),
-            confinement=confinement,
-        )
+            steps = [each for each in made.mounts if not each.target.is_relative_to("/proc")]
+            confinement = attrs.evolve(made.confinement, scoped=False)
+            made = attrs.evolve(made, mounts=tuple(steps), confinement=confinement)
+        return made
 
 
-LEVELS: Final[Mapping[str, Wall]] = {"off": off, "guard": Walled(Kind.GUARD), "strict": Walled(Kind.STRICT)}
+LEVELS: Final[Mapping[str, Wall]] = {
+    "off": off,
+    "guard": Walled(Kind.GUARD),
+    "strict": Walled(Kind.STRICT),
+    "landlock": Walled(Kind.STRICT, mechanism=Mechanism.LANDLOCK),
+}
 
 
 def obstacle(user: int) -> str | None:

@@ -7,22 +7,18 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from tests.walls.escapes import ATTEMPTS, KINDS
-from tests.walls.expected import EXPECTED, LEVELS, NONE, USERS, Outcome
+from tests.walls.expected import EXPECTED, LEVELS, USERS, Outcome
 
 PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
 BEGIN = "<!-- walls: written by python3 -m tests.walls.table -->"
 END = "<!-- walls end -->"
 OFF, *WALLED = LEVELS
+TITLES = {"landlock": "`strict` by Landlock"}
 
 
 def outcome(name: str, user: str, level: str) -> Outcome:
     found: Outcome = getattr(getattr(EXPECTED[name], user), level)
     return found
-
-
-def users(level: str) -> list[str]:
-    """Who can have a level."""
-    return [user for user in USERS if (user, level) not in NONE]
 
 
 def of_kind(kind: str) -> list[str]:
@@ -34,7 +30,7 @@ def gaps() -> dict[str, list[str]]:
     """The reasons for what a level does not stop, and the attempts that escape for it."""
     found: dict[str, list[str]] = {}
     for name in (name for kind in KINDS for name in of_kind(kind)):
-        reached = [outcome(name, user, level) for level in WALLED for user in users(level)]
+        reached = [outcome(name, user, level) for level in WALLED for user in USERS]
         for why in dict.fromkeys(each.why for each in reached if each.escapes):
             found.setdefault(why, []).append(name)
     return found
@@ -42,7 +38,7 @@ def gaps() -> dict[str, list[str]]:
 
 def cell(names: Sequence[str], level: str) -> str:
     """What becomes of these attempts at a level: of an ordinary user and, where that differs, of root."""
-    said = [_of_user(names, user, level) for user in users(level)]
+    said = [_of_user(names, user, level) for user in USERS]
     return " / ".join(dict.fromkeys(said))
 
 
@@ -59,7 +55,7 @@ def _of_user(names: Sequence[str], user: str, level: str) -> str:
 
 def lines() -> Iterator[str]:
     """The table, and the gaps with the letters that it has."""
-    yield "| | " + " | ".join(f"`{level}`" for level in LEVELS) + " |"
+    yield "| | " + " | ".join(TITLES.get(level, f"`{level}`") for level in LEVELS) + " |"
     yield "| --- |" + " --- |" * len(LEVELS)
     for kind, title in KINDS.items():
         names = of_kind(kind)

@@ -7,8 +7,8 @@ from pathlib import Path
 import trio
 
 from tests.support.client import answer_text
-from tests.walls.harness import walled_server
-from tests.walls.test_server import READS, both, converse, terminal
+from tests.walls.harness import Made, walled_server
+from tests.walls.test_server import READS, converse, namespaced, terminal
 
 LIMITS = {
     "OSTLER_AGENT_PROCESSES": "24",
@@ -19,22 +19,22 @@ LIMITS = {
 WAIT_S = 30.0
 
 
-@both
-async def test_limits_hold_behind_a_wall(user_place: Path, wall: str) -> None:
-    async with walled_server(user_place, wall, **READS, **LIMITS) as server:
-        made = await converse(server)
-        said = answer_text(await server.rest.turn(made, "!fork 40"))
+@namespaced
+async def test_limits_hold_behind_a_wall(user_place: Path, made: Made) -> None:
+    async with walled_server(user_place, made, **READS, **LIMITS) as server:
+        talk = await converse(server)
+        said = answer_text(await server.rest.turn(talk, "!fork 40"))
         assert 16 <= int(said.split()[1]) < 24
         assert "temporarily unavailable" in said
-        assert "Too many open files" in answer_text(await server.rest.turn(made, "!open 100"))
-        shown = (await terminal(server, made, "cat", "/proc/self/limits"))["output"]
+        assert "Too many open files" in answer_text(await server.rest.turn(talk, "!open 100"))
+        shown = (await terminal(server, talk, "cat", "/proc/self/limits"))["output"]
         limits = {line[:26].strip(): line[26:].split()[1] for line in shown.splitlines()[1:]}
         assert (limits["Max open files"], limits["Max data size"]) == ("60", str(1 << 30))
         assert limits["Max processes"] == "24"
         found: list[dict[str, object]] = []
         with trio.fail_after(WAIT_S):
             while not found:
-                events = await server.rest.events(made)
+                events = await server.rest.events(talk)
                 found = [each["value"] for each in events if each.get("key") == "agent_limit"]
                 await trio.sleep(0.1)
         assert (found[0]["limit"], found[0]["held_by"]) == ("processes", "namespace")

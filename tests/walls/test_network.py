@@ -12,7 +12,7 @@ import pytest
 from tests.support.client import answer_text
 from tests.support.scripted import PROGRAM, scripted_command
 from tests.support.server import ServerProcess
-from tests.walls.harness import walled_server
+from tests.walls.harness import NAMESPACES, USER_IDS, Made, walled_server
 
 READS = {"OSTLER_WALLS_READ": str(PROGRAM.parents[1])}
 
@@ -33,25 +33,25 @@ async def ran(server: ServerProcess, code: str, *arguments: str, **settings: Any
     return answer_text(events), made
 
 
-@pytest.mark.parametrize("wall", ["guard", "strict"])
+@pytest.mark.parametrize("made", [*NAMESPACES, USER_IDS[1]], ids=str)
 @pytest.mark.parametrize("network", ["full", "none", "door"])
 async def test_the_servers_port_is_reached_with_the_whole_network_alone(
-    user_place: Path, wall: str, network: str
+    user_place: Path, made: Made, network: str
 ) -> None:
-    async with walled_server(user_place, wall, **READS, OSTLER_AGENT_NETWORK=network) as server:
+    async with walled_server(user_place, made, **READS, OSTLER_AGENT_NETWORK=network) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         said, _ = await ran(server, CONNECT, host, port)
         assert ("exit 0" in said) == (network == "full"), said
 
 
-@pytest.mark.parametrize("wall", ["guard", "strict"])
-async def test_a_host_that_a_door_refuses_is_in_the_log(user_place: Path, wall: str) -> None:
-    async with walled_server(user_place, wall, **READS, OSTLER_AGENT_NETWORK="door") as server:
-        said, made = await ran(server, PROXY)
+@pytest.mark.parametrize("made", [*NAMESPACES, USER_IDS[1]], ids=str)
+async def test_a_host_that_a_door_refuses_is_in_the_log(user_place: Path, made: Made) -> None:
+    async with walled_server(user_place, made, **READS, OSTLER_AGENT_NETWORK="door") as server:
+        said, talk = await ran(server, PROXY)
         assert "403" in said
         assert "OSTLER_AGENT_HOSTS" in said
         found = [
-            each for each in await server.rest.events(made) if each.get("key") == "agent_network_refused"
+            each for each in await server.rest.events(talk) if each.get("key") == "agent_network_refused"
         ]
         assert [(each["value"]["host"], each["value"]["port"]) for each in found] == [
             ("elsewhere.example", 80)

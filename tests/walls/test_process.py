@@ -12,7 +12,7 @@ from supervisor.agents.containment.levels import Level
 from supervisor.agents.endings import StopPolicy, StopStep
 from supervisor.agents.process import spawn
 from supervisor.agents.walls.mounts import Needs
-from supervisor.agents.walls.wall import Wall
+from supervisor.agents.walls.wall import Mechanism, Wall
 from supervisor.agents.walls.walls import WallsWanted, build
 
 WAITS = 'trap "exit 7" TERM; echo up; while :; do sleep 0.02; done'
@@ -24,9 +24,8 @@ async def test_sigterm_reaches_the_program_and_not_bubblewrap_which_would_kill_i
     for each in (state, workspace):
         each.mkdir()
     walls = build(WallsWanted(wall=Wall.OFF), state, {}, {})
-    reason = walls.why_not(Wall.STRICT)
-    if reason is not None:
-        pytest.skip(reason)
+    if walls.find(Wall.STRICT) not in (Mechanism.NAMESPACES, Mechanism.USER_ID):
+        pytest.skip("no namespaces here")
     enclosure = walls.enclosure(Wall.STRICT, Needs(agent="", workspace=workspace))
     async with open_containment(state, Level.TREE):
         running = spawn(["/bin/sh", "-c", WAITS], cwd=workspace, env={}, stop=PATIENT, enclosure=enclosure)

@@ -13,10 +13,12 @@ ALLOWED = 0x7FFF0000
 INTEL = MACHINES["x86_64"]
 
 
-def judged(machine, number, *, audit=None, first=0):
+def judged(machine, number, *, audit=None, first=0, second=0, others=True):
     """What the kernel would answer: None to let the call happen, else the error."""
-    seen = struct.pack("=IIQQ", number, MACHINES[machine].audit if audit is None else audit, 0, first)
-    steps = list(struct.iter_unpack("=HBBI", system_calls.program(machine)))
+    seen = struct.pack(
+        "=IIQQQ", number, MACHINES[machine].audit if audit is None else audit, 0, first, second
+    )
+    steps = list(struct.iter_unpack("=HBBI", system_calls.program(machine, others=others)))
     at = value = 0
     while True:
         code, if_true, if_false, operand = steps[at]
@@ -47,6 +49,22 @@ def test_of_sockets_those_of_the_virtual_machines_host_are_refused(machine):
     number = MACHINES[machine].socket
     for family in range(50):
         assert judged(machine, number, first=family) == (EPERM if family == 40 else None)
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES))
+def test_priority_and_limits_of_other_processes_are_refused_where_these_are_seen(machine):
+    known = MACHINES[machine].others
+    assert len(known) == 6
+    for number, argument in known:
+        other = {("first", "second")[argument]: 4711}
+        assert judged(machine, number, others=False, **other) == EPERM
+        assert judged(machine, number, **other) is None
+        assert judged(machine, number, others=False) is None  # its own
+    for number in range(600):
+        if number not in dict(known):
+            assert judged(machine, number, others=False, first=1, second=1) == judged(
+                machine, number, first=1
+            )
 
 
 def test_calls_of_another_architecture_do_not_pass_it_by():

@@ -130,6 +130,7 @@ async def status(services: Services) -> Any:
     figures = services.supervisor.figures()
     limits = services.config.supervision.limits
     shares = services.config.descriptors
+    walls = services.launcher.walls
     return {
         "status": _state(services),
         **({} if services.machines is None else {"servers": await _servers(services)}),
@@ -141,8 +142,9 @@ async def status(services: Services) -> Any:
         "state": str(services.config.state),
         "containment": containment_level().value,
         "walls": {
-            "wall": services.launcher.walls.wall.value,
-            "obstacle": services.launcher.walls.obstacle,
+            "wall": walls.wall.value,
+            "mechanism": walls.mechanism,
+            "obstacle": walls.obstacle,
         },
         "secret_key": _secret_key(services),
         "session_key_wanted": bool(services.config.session_api_keys),
@@ -206,6 +208,7 @@ async def metrics(services: Services) -> Response:
         version=__version__,
         containment=containment_level().value,
         walls=services.launcher.walls.wall.value,
+        walls_mechanism=services.launcher.walls.mechanism or "",
         uptime=services.activity.uptime(),
         sockets=services.subscribers.total,
         connections=services.connection_limits.descriptors,

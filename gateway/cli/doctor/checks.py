@@ -36,9 +36,9 @@ from supervisor.agents.install.programs import find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
 from supervisor.agents.walls.outside import outside
 from supervisor.agents.walls.wall import VARIABLE as WALLS_VARIABLE
-from supervisor.agents.walls.wall import Wall
+from supervisor.agents.walls.wall import Mechanism, Wall
 from supervisor.agents.walls.wall import parse as parse_wall
-from supervisor.agents.walls.walls import obstacle as wall_obstacle
+from supervisor.agents.walls.walls import find as find_wall
 from supervisor.credentials.os_keyring import OsKeyring, find_backend, plausible
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SECRETS_FILE, SecretStore
@@ -255,12 +255,12 @@ def walls(machine: Machine) -> Findings:
     if wanted is Wall.OFF:
         yield Finding("walls", WARN, "off: an agent can reach what you can reach", f"Unset {WALLS_VARIABLE}.")
         return
-    found = outside(machine.state, load_catalog(), machine.env)
-    reason = wall_obstacle(wanted or Wall.GUARD, found)
-    if reason is None:
-        yield Finding("walls", OK, (wanted or Wall.GUARD).value)
+    wall = wanted or Wall.GUARD
+    found = find_wall(wall, outside(machine.state, load_catalog(), machine.env))
+    if isinstance(found, Mechanism):
+        yield Finding("walls", OK, f"{wall}, by {found}")
         return
-    cause, _, remedy = reason.partition(". ")
+    cause, _, remedy = found.partition(". ")
     yield Finding("walls", WARN if wanted is None else FAIL, f"none: {cause}", f"{remedy.rstrip('.')}.")
 
 

@@ -59,7 +59,10 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
 
 
 def _walls(walls: Mapping[str, Any]) -> str:
-    return f"{walls['wall']}: {walls['obstacle']}" if walls["obstacle"] else str(walls["wall"])
+    if walls["obstacle"]:
+        return f"{walls['wall']}: {walls['obstacle']}"
+    mechanism = walls.get("mechanism")  # a server of an earlier version has none
+    return f"{walls['wall']}, by {mechanism}" if mechanism else str(walls["wall"])
 
 
 def _usage(used: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ class Available:
     """What there is to hold limits with.
 
     `controllers`: those that are enabled for agents' control groups. `namespace`: whether the agent runs in a
-    user namespace of its own, as another user than root.
+    user namespace of its own or with a user id of its own, as another user than root.
     """
 
     controllers: frozenset[str] = frozenset()
@@ -134,10 +134,11 @@ def _mechanisms(limit: Limit, available: Available) -> tuple[Mechanism, ...]:
     return OTHERS[limit]
 
 
-def namespace_counts() -> bool:
-    """Whether a limit on processes that is set inside a user namespace binds: the kernel exempts root, and
-    the limit is set by a program that may be missing."""
-    return os.getuid() != 0 and shutil.which(PRLIMIT) is not None
+def namespace_counts(user: int | None = None) -> bool:
+    """Whether a limit on processes that is set where an agent's are counted alone binds: the kernel exempts
+    root, and the limit is set by a program that may be missing. `user`: the agent's; this process's if
+    None."""
+    return (os.getuid() if user is None else user) != 0 and shutil.which(PRLIMIT) is not None
 
 
 def namespace_prefix(holding: Holding) -> list[str]:

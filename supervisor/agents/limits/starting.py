@@ -20,9 +20,11 @@ def obstacle(limits: AgentLimits, level: Level) -> str | None:
     return hold(limits, Available(controllers=offered)).refusal()
 
 
-def available(level: Level, limits: AgentLimits, *, walled: bool = False) -> Available:
+def available(
+    level: Level, limits: AgentLimits, *, walled: bool = False, user: int | None = None
+) -> Available:
     """What there is to hold these limits with, at a containment level of this run. `walled`: whether the
-    agent's command makes a user namespace of its own.
+    agent's command makes a user namespace of its own, or becomes a `user` of its own.
 
     The first call with limits enables controllers (`Containment.controllers`).
     """
@@ -30,17 +32,25 @@ def available(level: Level, limits: AgentLimits, *, walled: bool = False) -> Ava
         return Available()
     return Available(
         controllers=agents_controllers(CONTROLLERS.values()),
-        namespace=(walled or level is Level.PIDNS) and namespace_counts(),
+        namespace=(walled or level is Level.PIDNS) and namespace_counts(user),
     )
 
 
-def keep_limits(limits: AgentLimits | None, process_marker: ProcessMarker, *, walled: bool = False) -> Keeper:
-    """Set the limits of an agent that is about to start, as far as the starter does not set them.
+def keep_limits(
+    limits: AgentLimits | None,
+    process_marker: ProcessMarker,
+    *,
+    walled: bool = False,
+    user: int | None = None,
+) -> Keeper:
+    """Set the limits of an agent that is about to start, as far as the starter does not set them. `walled`,
+    `user`: as in `available`.
 
     Raises SpawnError, also for a limit that nothing holds here.
     """
     limits = limits or NO_LIMITS
-    keeper = keep(limits, available(process_marker.level, limits, walled=walled), process_marker.group)
+    there = available(process_marker.level, limits, walled=walled, user=user)
+    keeper = keep(limits, there, process_marker.group)
     refusal = keeper.holding.refusal()
     if refusal is not None:
         raise SpawnError(refusal)

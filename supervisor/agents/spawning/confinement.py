@@ -43,8 +43,24 @@ class Reach:
     """Files and directories that it may execute and read. Symbolic links are followed."""
     reads: tuple[Path, ...] = ()
     """Resolved paths: a symbolic link that replaces one before the start gives access to nothing."""
+    lists: tuple[Path, ...] = ()
+    """Resolved directories whose names, and those of all directories below, it may read."""
     writes: tuple[Path, ...] = ()
     """Resolved paths, as for `reads`."""
+    owns: tuple[Path, ...] = ()
+    """The same, in which it may also execute."""
+
+
+@attrs.frozen(kw_only=True)
+class Ownership:
+    """Files that belong to another user within the confinement (idmapped mounts, Linux 5.12). For root."""
+
+    user: int
+    """User and group to whom what belongs to the owner of a path, with all below, belongs inside."""
+    paths: tuple[Path, ...]
+    """Resolved, outer ones first."""
+    handed: tuple[tuple[int, bytes], ...] = attrs.field(default=(), repr=False)
+    """Descriptors that the program inherits, with their content."""
 
 
 @attrs.frozen(kw_only=True)
@@ -70,6 +86,9 @@ class Confinement:
     Linux 6.12)."""
     system_calls: bytes | None = attrs.field(default=None, repr=False)
     """A filter of its system calls, as `struct sock_filter`s (seccomp(2))."""
+    ownership: Ownership | None = None
+    unprivileged: bool = False
+    """Whether it gives up all capabilities, which only root has."""
 
     def encoded(self) -> dict[str, Any]:
         """Encode it for the spawner."""
@@ -83,7 +102,9 @@ class Confinement:
             for paths, rights in (
                 (self.reach.runs, spawner.RUN),
                 (self.reach.reads, spawner.READ),
+                (self.reach.lists, spawner.LIST),
                 (self.reach.writes, spawner.WRITE),
+                (self.reach.owns, spawner.OWN),
             )
             for path in paths
         ]
@@ -93,6 +114,13 @@ class Confinement:
             "reach": reach,
             "scoped": self.scoped,
             "system_calls": self.system_calls,
+            "ownership": self.ownership
+            and (
+                self.ownership.user,
+                [os.fsencode(path) for path in self.ownership.paths],
+                list(self.ownership.handed),
+            ),
+            "unprivileged": self.unprivileged,
         }
 
     def command(self, argv: Sequence[str]) -> list[str]:

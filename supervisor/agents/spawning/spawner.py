@@ -56,10 +56,13 @@ READY = b"r"
 TAG_BYTES = 32
 """Bytes of the message with the tag: more than a 64-bit number has digits."""
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 """System call numbers: Linux gives calls added since 5.1 the same number on all common architectures."""
+
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
+"""And these."""
 
 LANDLOCK_VERSION = 1
 """A flag of the first: return the version of the interface."""
@@ -76,12 +79,27 @@ SECCOMP_SET_MODE_FILTER = 2
 LANDLOCK_PATH = 1
 """A rule about a file, or about a directory with all below it."""
 
-RUN, READ, WRITE = 0b1101, 0b1100, ~1
-"""Rights of a rule (linux/landlock.h): execute and read files and directories; read them; everything except
-execute."""
+RUN, READ, LIST, WRITE, OWN = 0b1101, 0b1100, 0b1000, ~1, ~0
+"""Rights of a rule (linux/landlock.h): execute and read files and directories; read them; list directories;
+everything except execute; everything."""
 
 FILE_RIGHTS = 0b1100_0000_0000_0111
 """The rights that apply to a file that is not a directory."""
+
+
+AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
+OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+MOUNT_ATTR_IDMAP = 0x100000
+MS_REC, MS_SLAVE = 0x4000, 0x80000
+"""Constants of mounting (linux/mount.h, linux/fcntl.h)."""
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+
+ID_NONE = 2**32 - 1
+"""Not a user id (`(uid_t)-1`); those below are."""
+
+CAPABILITY_VERSION = 0x20080522
+"""Of the call capset: the one with two words for each set."""
 
 
 class Refused(Exception):
@@ -206,6 +224,10 @@ def execute(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def confine(wanted: dict[str, Any]) -> None:
     """Apply a confinement (confinement.py) to this process and all that it starts. Raises OSError."""
+    if wanted["ownership"] is not None:
+        show_as_owned(*wanted["ownership"])
+    if wanted["unprivileged"]:
+        drop_capabilities()
     limits = wanted["limits"]
     if wanted["more_processes"] is not None:
         limits = [*limits, (resource.RLIMIT_NPROC, machine_threads() + wanted["more_processes"])]
@@ -248,6 +270,105 @@ def control(option: int, *arguments: int) -> None:
     words = map(ctypes.c_ulong, (*arguments, 0, 0, 0, 0)[:4])
     if ctypes.CDLL(None, use_errno=True).prctl(option, *words):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def show_as_owned(user: int, paths: list[bytes], handed: list[tuple[int, bytes]]) -> None:
+    """Mount each of these paths over itself, for this process and all that it starts, such that what belongs
+    to the owner of the path belongs to `user` (idmapped mounts, Linux 5.12). On the disk nothing changes, and
+    what is made there belongs to the owner. Needs root's rights. Raises OSError.
+
+    `handed`: content that a descriptor of this number has for the program.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def check(result: int) -> None:
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    check(libc.unshare(CLONE_NEWNS))
+    # Mounts of the machine still arrive here; none of these reaches the machine.
+    check(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None))
+    namespaces: dict[tuple[int, int], int] = {}
+    trees = []
+    for path in paths:
+        tree = kernel(OPEN_TREE, AT_FDCWD, path, OPEN_TREE_CLONE | AT_RECURSIVE | os.O_CLOEXEC)
+        found = os.fstat(tree)
+        owner = found.st_uid, found.st_gid
+        if owner not in namespaces:
+            namespaces[owner] = renaming_namespace(libc, owner, user)
+        # struct mount_attr: what to set, what to clear, propagation, the user namespace
+        numbers = (MOUNT_ATTR_IDMAP, 0, 0, namespaces[owner])
+        changes = b"".join(each.to_bytes(8, sys.byteorder) for each in numbers)
+        kernel(MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, changes, len(changes))
+        trees.append(tree)
+    # Only now: what is mounted so cannot be mounted with another owner once more.
+    for path, tree in zip(paths, trees, strict=True):
+        kernel(MOVE_MOUNT, tree, b"", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH)
+        os.close(tree)
+    for namespace in namespaces.values():
+        os.close(namespace)
+    for number, content in handed:
+        memory = os.memfd_create("handed")
+        os.write(memory, content)
+        os.lseek(memory, 0, os.SEEK_SET)
+        os.dup2(memory, number)
+        os.close(memory)
+
+
+def renaming_namespace(libc: Any, owner: tuple[int, int], user: int) -> int:
+    """Return a descriptor of a user namespace that makes this owner and group `user`, and leaves all others.
+    Raises OSError."""
+    made, ready = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(made)
+            control(PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.write(ready, b"y" if libc.unshare(CLONE_NEWUSER) == 0 else b"n")
+            signal.pause()
+        finally:
+            os._exit(0)
+    os.close(ready)
+    try:
+        if os.read(made, 1) != b"y":
+            raise OSError(1, os.strerror(1))  # EPERM: user namespaces are switched off
+        for name, number in zip(("uid_map", "gid_map"), owner, strict=True):
+            with open(f"/proc/{pid}/{name}", "wb", buffering=0) as file:  # noqa: PTH123 - without an import
+                file.write(renaming(number, user))
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(made)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def renaming(number: int, user: int) -> bytes:
+    """The lines of an id map (user_namespaces(7)) that make `number` `user`, and leave all others."""
+    first, second = sorted((number, user))
+    others = [(0, first), (first + 1, second), (second + 1, ID_NONE)]
+    lines = [(start, start, end - start) for start, end in others if end > start]
+    return b"".join(b"%d %d %d\n" % each for each in sorted([*lines, (number, user, 1)]))
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities, for this process and all that it starts. Raises OSError."""
+    number = 0
+    while True:
+        try:
+            control(PR_CAPBSET_DROP, number)
+        except OSError as error:
+            if error.errno != 22:  # EINVAL: the kernel has no more
+                raise
+            break
+        number += 1
+    import ctypes
+
+    header = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)
+    if ctypes.CDLL(None, use_errno=True).capset(header, bytes(24)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    control(PR_SET_NO_NEW_PRIVS, 1)  # or root would have them again with each exec
 
 
 def wall(reach: list[tuple[bytes, int]] | None, scoped: bool) -> None:

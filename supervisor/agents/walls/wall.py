@@ -30,6 +30,19 @@ class Wall(enum.StrEnum):
         return list(Wall).index(self)
 
 
+class Mechanism(enum.StrEnum):
+    """What a wall is made of."""
+
+    NAMESPACES = "namespaces"
+    """Mounts, processes and a user namespace of its own, by bubblewrap."""
+
+    USER_ID = "user-id"
+    """The same with a user id of its own in place of the user namespace, where root runs Ostler."""
+
+    LANDLOCK = "landlock"
+    """Rules of the kernel about paths, signals and abstract sockets, which need no privilege."""
+
+
 class WallUnavailable(Exception):
     """A wall that was asked for by name cannot be made here. The message is one line: the reason, and what to
     do."""

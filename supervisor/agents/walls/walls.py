@@ -1,4 +1,4 @@
-"""The walls of one server's agents: which one, by which program, and why not a stronger one."""
+"""The walls of one server's agents: which one, made of what, and why not a stronger one."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from supervisor.agents.catalog import Descriptor
 from supervisor.agents.spawning.confinement import Confinement, can_scope
-from supervisor.agents.walls import bubblewrap, system_calls
+from supervisor.agents.walls import bubblewrap, landlock, system_calls, user_id
 from supervisor.agents.walls.enclosure import Enclosure
 from supervisor.agents.walls.mounts import Needs, Outside, mounts
 from supervisor.agents.walls.network import VARIABLE as NETWORK_VARIABLE
 from supervisor.agents.walls.network import Network, Reachable
 from supervisor.agents.walls.outside import outside
-from supervisor.agents.walls.wall import VARIABLE, Wall, WallUnavailable
+from supervisor.agents.walls.wall import VARIABLE, Mechanism, Wall, WallUnavailable
 
 PROBE_SECONDS: Final = 10.0
 """Seconds for one trial of a wall, which takes some milliseconds."""
@@ -37,8 +37,8 @@ USERNS: Final = (
 NOT_HERE: Final = "agents are started without a server here. Start this one through a server"
 
 ROOT: Final = (
-    "Ostler runs as root, to whom the machine's files and devices belong. Start it as another user, or use "
-    "the wall strict"
+    "Start Ostler as another user, or as root of the machine with Linux 5.12 and a file system with idmapped "
+    "mounts"
 )
 
 
@@ -70,17 +70,24 @@ class Walls:
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
     reachable: Reachable = attrs.field(factory=Reachable)
-    _obstacles: dict[Wall, str | None] = attrs.field(factory=dict, init=False, repr=False)
+    _found: dict[Wall, Mechanism | str] = attrs.field(factory=dict, init=False, repr=False)
 
-    def why_not(self, wall: Wall) -> str | None:
-        """Why a wall is unavailable here, and what to do; None if it is not. Blocks for some milliseconds the
-        first time."""
-        if wall not in self._obstacles:
-            self._obstacles[wall] = NOT_HERE if self.look is None else obstacle(wall, self.look())
-        return self._obstacles[wall]
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """What `wall` is made of; None for OFF."""
+        found = self._found.get(self.wall)
+        return found if isinstance(found, Mechanism) else None
+
+    def find(self, wall: Wall) -> Mechanism | str:
+        """What a wall is made of here, or why it is unavailable and what to do. Blocks for some milliseconds
+        the first time."""
+        if wall not in self._found:
+            network = self.reachable.network is Network.FULL
+            self._found[wall] = NOT_HERE if self.look is None else find(wall, self.look(), network=network)
+        return self._found[wall]
 
     def of(self, asked: Wall | None) -> Wall:
-        """The wall of an agent whose settings ask for this one. Blocks as `why_not` does. Raises
+        """The wall of an agent whose settings ask for this one. Blocks as `find` does. Raises
         WallUnavailable, also for a weaker one than the server's."""
         if asked is None or asked is self.wall:
             return self.wall
@@ -89,17 +96,19 @@ class Walls:
                 f"acp_walls: {asked} is weaker than this server's {self.wall}. Leave it out, or start "
                 f"the server with {VARIABLE}={asked}"
             )
-        reason = self.why_not(asked)
-        if reason is not None:
-            raise WallUnavailable(f"acp_walls: {asked} is unavailable here: {reason}")
+        found = self.find(asked)
+        if not isinstance(found, Mechanism):
+            raise WallUnavailable(f"acp_walls: {asked} is unavailable here: {found}")
         return asked
 
     def enclosure(self, wall: Wall, needs: Needs, *, network: bool = True) -> Enclosure | None:
-        """The wall around an agent; None for OFF. `network`: whether it has the machine's. Raises
-        WallUnavailable where its workspace holds what the wall keeps from it."""
+        """The wall around an agent; None for OFF. `network`: whether it has the machine's. Raises OSError,
+        and WallUnavailable where its workspace holds what the wall keeps from it."""
         if wall is Wall.OFF:
             return None
         assert self.look is not None
+        mechanism = self.find(wall)
+        assert isinstance(mechanism, Mechanism)
         outside = self.look()
         asked = needs.asked or needs.workspace
         for path in outside.hidden:
@@ -117,6 +126,13 @@ class Walls:
                         f"The workspace {needs.workspace} holds {path}, which a strict wall keeps from "
                         "agents. Use a directory below it as workspace, or the wall guard"
                     )
+        if mechanism is Mechanism.LANDLOCK:
+            for path in outside.hidden_files:
+                if path.is_relative_to(needs.workspace):
+                    raise WallUnavailable(
+                        f"The workspace {needs.workspace} holds {path}, which Landlock cannot keep from "
+                        "agents there. Move it"
+                    )
         # A program in the state directory itself would show all of that.
         programs = [
             path for path in needs.programs if not any(each.is_relative_to(path) for each in outside.hidden)
@@ -127,23 +143,44 @@ class Walls:
             reads=(*self.reads, *needs.reads),
             writes=(*self.writes, *needs.writes),
         )
+        return enclosure(wall, mechanism, outside, needs, network=network)
+
+
+def enclosure(
+    wall: Wall, mechanism: Mechanism, outside: Outside, needs: Needs, *, network: bool = True
+) -> Enclosure:
+    """The wall around an agent, made of this. `network`: whether it has the machine's. Looks at directories.
+    Raises OSError, ValueError for a wall that cannot be made of it."""
+    if mechanism is Mechanism.LANDLOCK:
+        if wall is not Wall.STRICT:
+            raise ValueError("rules of Landlock allow, and guard is what they cannot allow")
         return Enclosure(
             wall=wall,
-            program=_program(),
-            mounts=tuple(mounts(wall, outside, needs)),
-            confinement=confinement(),
-            network=network,
+            mechanism=mechanism,
+            confinement=confinement(
+                reach=landlock.reach(outside, needs), unprivileged=os.geteuid() == 0, others=False
+            ),
         )
+    owned = user_id.ownership(wall, outside, needs) if mechanism is Mechanism.USER_ID else None
+    return Enclosure(
+        wall=wall,
+        mechanism=mechanism,
+        program=shutil.which(bubblewrap.PROGRAM) or bubblewrap.PROGRAM,
+        mounts=tuple(mounts(wall, outside, needs)),
+        confinement=confinement(ownership=owned),
+        network=network,
+    )
 
 
 def _some(path: Path | None) -> tuple[Path, ...]:
     return () if path is None else (path,)
 
 
-def confinement() -> Confinement:
+def confinement(*, others: bool = True, **more: Any) -> Confinement:
     """What the kernel refuses everything behind a wall: some system calls (`system_calls`), and where the
-    kernel can (Linux 6.12), abstract sockets of programs outside."""
-    return Confinement(system_calls=system_calls.program(), scoped=can_scope())
+    kernel can (Linux 6.12), abstract sockets of programs outside. `others`: whether it may change processes
+    that it sees. `more`: fields besides."""
+    return Confinement(system_calls=system_calls.program(others=others), scoped=can_scope(), **more)
 
 
 def build(
@@ -161,34 +198,58 @@ def build(
         writes=tuple(path.resolve() for path in wanted.writes if path.exists()),
         reachable=wanted.reachable,
     )
-    reason = f"{VARIABLE} is off" if found.wall is Wall.OFF else found.why_not(found.wall)
-    if reason is None:
+    made = f"{VARIABLE} is off" if found.wall is Wall.OFF else found.find(found.wall)
+    if isinstance(made, Mechanism):
         return found
     if wanted.wall not in (None, Wall.OFF):
-        raise WallUnavailable(f"{VARIABLE}: {wanted.wall} is unavailable here: {reason}")
+        raise WallUnavailable(f"{VARIABLE}: {wanted.wall} is unavailable here: {made}")
     if wanted.reachable.network is not Network.FULL:
-        raise WallUnavailable(f"{NETWORK_VARIABLE}: {wanted.reachable.network} needs a wall: {reason}")
-    return attrs.evolve(found, wall=Wall.OFF, obstacle=reason)
+        raise WallUnavailable(f"{NETWORK_VARIABLE}: {wanted.reachable.network} needs a wall: {made}")
+    return attrs.evolve(found, wall=Wall.OFF, obstacle=made)
 
 
-def obstacle(wall: Wall, found: Outside) -> str | None:
-    """Why a wall cannot be made here, and what to do; None if it can. Tries the exact profile."""
+def find(wall: Wall, outside: Outside, *, network: bool = True) -> Mechanism | str:
+    """What a wall is made of here: the first mechanism whose trial works, with the exact profile. Else why
+    not, and what to do. `network`: whether agents have the machine's, which a namespace alone takes away."""
     if sys.platform != "linux":
         return "walls are made of Linux' namespaces. Run Ostler on Linux, or in a container"
-    if wall is Wall.GUARD and os.geteuid() == 0:
-        return ROOT
-    if shutil.which(bubblewrap.PROGRAM) is None:
+    reasons = []
+    for mechanism in _mechanisms(wall, network=network):
+        reason = _obstacle(wall, mechanism, outside)
+        if reason is None:
+            return mechanism
+        reasons.append(reason)
+    return reasons[0]
+
+
+def _mechanisms(wall: Wall, *, network: bool) -> Iterator[Mechanism]:
+    root = os.geteuid() == 0
+    if root:
+        yield Mechanism.USER_ID
+    if wall is Wall.STRICT or not root:
+        # What `guard` shows belongs to root, and so does the root of a user namespace that root makes.
+        yield Mechanism.NAMESPACES
+    if wall is Wall.STRICT and network:
+        yield Mechanism.LANDLOCK
+
+
+def _obstacle(wall: Wall, mechanism: Mechanism, outside: Outside) -> str | None:
+    """Why a wall cannot be made of this, and what to do; None if it can."""
+    if mechanism is Mechanism.LANDLOCK:
+        if not can_scope():
+            return "this kernel's Landlock is older than Linux 6.12. Use a newer kernel, or allow namespaces"
+        remedy = USERNS
+    elif shutil.which(bubblewrap.PROGRAM) is None:
         return f"the program {bubblewrap.PROGRAM} is not installed. {INSTALL}"
+    else:
+        remedy = ROOT if mechanism is Mechanism.USER_ID else USERNS
     with tempfile.TemporaryDirectory(prefix="ostler-wall-") as directory:
         needs = Needs(agent="", workspace=Path(directory).resolve())
-        steps = tuple(mounts(wall, found, needs))
-        trial = Enclosure(wall=wall, program=_program(), mounts=steps, confinement=confinement())
-        reason = _try(trial, directory)
-    return None if reason is None else f"the trial failed: {reason}. {USERNS}"
-
-
-def _program() -> str:
-    return shutil.which(bubblewrap.PROGRAM) or bubblewrap.PROGRAM
+        try:
+            reason = _try(enclosure(wall, mechanism, outside, needs), directory)
+        except OSError as error:
+            reason = str(error)
+    return None if reason is None else f"the trial failed: {reason}. {remedy}"
 
 
 def _try(wall: Enclosure, directory: str) -> str | None:

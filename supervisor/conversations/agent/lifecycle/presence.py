@@ -69,6 +69,12 @@ class AgentPresence:
         return (Wall.OFF if enclosure is None else enclosure.wall).value
 
     @property
+    def walls_mechanism(self) -> str | None:
+        """What its wall is made of; None: it has none, or does not run."""
+        enclosure = None if self.current is None else self.current.plan.enclosure
+        return None if enclosure is None else enclosure.mechanism.value
+
+    @property
     def descriptor(self) -> Descriptor:
         """The descriptor of this kind of agent."""
         return self._context.launcher.descriptor(self._record)

@@ -1,0 +1,68 @@
+"""A user id for each agent, where root runs Ostler. It looks at the machine: call it in a thread.
+
+Root owns the machine's files and devices, so mounts alone are no wall for it. The agent runs as a user that
+nothing on the machine belongs to, and sees its own files, its workspace and, behind `guard`, the home of root
+as its own (idmapped mounts). On the disk they stay what they are.
+"""
+
+from __future__ import annotations
+
+import stat
+import zlib
+from pathlib import Path
+from typing import Final
+
+from supervisor.agents.spawning.confinement import Ownership
+from supervisor.agents.walls import bubblewrap
+from supervisor.agents.walls.mounts import Needs, Outside
+from supervisor.agents.walls.wall import Wall
+
+FIRST_USER: Final = 0x7000_0000
+USER_BITS: Final = 28
+"""User ids that no distribution gives to users, services or containers (systemd's table of user ids)."""
+
+NAME: Final = "agent"
+
+
+def ownership(wall: Wall, outside: Outside, needs: Needs) -> Ownership:
+    """What belongs to the agent's user inside. Raises OSError."""
+    given = {needs.workspace, *needs.own, *needs.programs, *needs.reads, *needs.writes}
+    if wall is Wall.GUARD:
+        # The rest is seen where it is, so its user has to get through to it.
+        masked = (*outside.hidden, *needs.hidden)
+        given = {
+            path if any(path.is_relative_to(each) for each in masked) else _closed(path) for path in given
+        }
+        if outside.home is not None:
+            given.add(outside.home)
+    user = user_of(needs)
+    return Ownership(
+        user=user,
+        paths=tuple(sorted(given)),
+        handed=((bubblewrap.ACCOUNTS_DESCRIPTOR, _accounts(user, outside.home)),),
+    )
+
+
+def user_of(needs: Needs) -> int:
+    """The user id of an agent: the same with each start, so that what it left in a shared `/tmp` stays its
+    own. Two agents of a hundred have the same with a probability of one in 54,000."""
+    text = "\0".join(map(str, needs.own))
+    return FIRST_USER + (zlib.crc32(text.encode(errors="surrogateescape")) >> (32 - USER_BITS))
+
+
+def _closed(path: Path) -> Path:
+    """The outermost directory above a path that other users do not get through; else the path."""
+    for above in reversed(path.parents):
+        if not above.stat().st_mode & stat.S_IXOTH:
+            return above
+    return path
+
+
+def _accounts(user: int, home: Path | None) -> bytes:
+    """The machine's accounts, and one for the agent's user: programs ask who they are."""
+    try:
+        known = bubblewrap.ACCOUNTS.read_bytes()
+    except FileNotFoundError:
+        known = b""
+    ours = f"{NAME}:x:{user}:{user}::{home or '/'}:/bin/sh\n"
+    return known + (b"" if known.endswith(b"\n") or not known else b"\n") + ours.encode()
