@@ -1,7 +1,7 @@
 """The wall `strict` as rules of Landlock, for machines that refuse namespaces, as Docker does by default.
 
 It looks at directories: call it in a thread. Rules allow paths with all that is below, so what is hidden
-inside of what is shown is left out by allowing everything beside it. They hold back neither a look at names,
+inside of what is shown is left out by allowing all else. They hold back neither a look at names,
 owners and times, nor a change of these, nor sockets with a path; the table in `SECURITY.md` says what that
 means.
 """
@@ -55,7 +55,7 @@ def reach(
 def _without(
     paths: Iterable[Path], hidden: Sequence[Path], entries: Callable[[Path], Iterable[Path]]
 ) -> Iterator[Path]:
-    """These paths, or where they hold something hidden, what is beside it."""
+    """These paths, or where they hold something hidden, all else in it."""
     for path in paths:
         if path in hidden or path.is_symlink():
             continue  # a link leads to a place that has rules of its own, or none
