@@ -49,7 +49,7 @@ def test_keys_are_those_that_clients_know():
     ("key", "package", "version", "key_env", "base_url_env", "data_dir_env"),
     [
         ("claude-code", "@agentclientprotocol/claude-agent-acp", "0.100.0", "ANTHROPIC_API_KEY",
-         "ANTHROPIC_BASE_URL", {"CLAUDE_CONFIG_DIR"}),
+         "ANTHROPIC_BASE_URL", {"CLAUDE_CONFIG_DIR", "CLAUDE_CODE_TMPDIR"}),
         ("codex", "@agentclientprotocol/codex-acp", "2.6.0", "OPENAI_API_KEY",
          "OPENAI_BASE_URL", {"CODEX_HOME"}),
         ("gemini-cli", "@google/gemini-cli", "0.61.0", "GEMINI_API_KEY",

@@ -150,7 +150,7 @@ def test_gemini_base_url_gets_the_name_that_gemini_reads():
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        ("claude-code", {"CLAUDE_CONFIG_DIR": "/d", "HOME": "/home/p"}),
+        ("claude-code", {"CLAUDE_CONFIG_DIR": "/d", "CLAUDE_CODE_TMPDIR": "/d/tmp", "HOME": "/home/p"}),
         ("codex", {"CODEX_HOME": "/d", "HOME": "/home/p"}),
         ("gemini-cli", {"HOME": "/d"}),
         ("opencode", {"HOME": "/home/p", "XDG_DATA_HOME": "/d/share", "XDG_CONFIG_HOME": "/d/config"}),
@@ -259,7 +259,7 @@ async def test_relocated_home_keeps_the_git_identity(tmp_path):
     assert (tmp_path / "g" / ".gitconfig").read_text() == "[user]\n"
     assert not (tmp_path / "g" / ".config").exists()
     await prepare_data_dir(CATALOG["claude-code"], tmp_path / "c", home=home)
-    assert os.listdir(tmp_path / "c") == []
+    assert os.listdir(tmp_path / "c") == ["tmp"]  # its own
 
 
 def test_which_secrets_concern_an_agent():

@@ -75,7 +75,11 @@ class Walls:
     @property
     def mechanism(self) -> Mechanism | None:
         """What `wall` is made of; None for OFF."""
-        found = self._found.get(self.wall)
+        return self.made_of(self.wall)
+
+    def made_of(self, wall: Wall) -> Mechanism | None:
+        """What a wall is made of that `of` returned; None for OFF."""
+        found = self._found.get(wall)
         return found if isinstance(found, Mechanism) else None
 
     def find(self, wall: Wall) -> Mechanism | str:

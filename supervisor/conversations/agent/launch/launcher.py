@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES, Jail
-from supervisor.agents.catalog import Descriptor, behaving
+from supervisor.agents.catalog import OWN, Descriptor, behaving
 from supervisor.agents.environment import base_environment, concerning
 from supervisor.agents.errors import InstallError
 from supervisor.agents.homes.credential import Choice
@@ -22,6 +22,7 @@ from supervisor.agents.limits.values import NO_LIMITS, AgentLimits, Limit
 from supervisor.agents.remote import relay
 from supervisor.agents.walls.enclosure import Enclosure
 from supervisor.agents.walls.network import Network
+from supervisor.agents.walls.wall import Mechanism as Made
 from supervisor.agents.walls.wall import Wall, WallUnavailable
 from supervisor.agents.walls.walls import Walls
 from supervisor.conversations.agent.launch.credentials import (
@@ -218,7 +219,8 @@ class Launcher:
         every = {**await self.secrets(), **own}
         given = record.allowed(every)
         variables = {} if with_session else given
-        prepared = await self._prepared(_isolated(record, wall), descriptor, variables, own, launch.path)
+        isolated = _isolated(record, wall, self.walls.made_of(wall))
+        prepared = await self._prepared(isolated, descriptor, variables, own, launch.path)
         environment = prepared.environment
         if settings.acp_url is not None:
             environment = self._remote(settings, settings.acp_url, given)
@@ -503,11 +505,13 @@ class Launcher:
         return choice
 
 
-def _isolated(record: ConversationRecord, wall: Wall) -> ConversationRecord:
-    """The record for the agent's files: behind a strict wall it does not see the user's home."""
-    if wall is not Wall.STRICT or record.agent.acp_isolate_data_dir:
+def _isolated(record: ConversationRecord, wall: Wall, made_of: Made | None) -> ConversationRecord:
+    """The record for the agent's files: behind a strict wall it does not see the user's home. Landlock cannot
+    put an empty one in its place."""
+    if wall is not Wall.STRICT:
         return record
-    return attrs.evolve(record, agent=attrs.evolve(record.agent, acp_isolate_data_dir=True))
+    home = OWN if made_of is Made.LANDLOCK else record.agent.acp_home
+    return attrs.evolve(record, agent=attrs.evolve(record.agent, acp_isolate_data_dir=True, acp_home=home))
 
 
 def _unusable(reason: str) -> AgentFailure:
