@@ -168,6 +168,21 @@ async def test_a_stopped_agent_comes_back_with_the_next_message(tmp_path: Path) 
         assert answer(await turn(conversation, "again")) == "echo: again "
 
 
+async def test_a_message_before_a_crashed_agent_is_gone_waits_for_its_restart(tmp_path: Path) -> None:
+    """Its own start would fail with the first crash, where a restart tries again."""
+    async with open_harness(tmp_path, restart=SOON) as harness:
+        conversation = await harness.start("crash=replay", "without=resume", "grandchild=stubborn")
+        await turn(conversation, "one")
+        await turn(conversation, "!crash 1")
+        assert conversation.record.now.execution_status == "error"
+        assert conversation.agent.live  # what it started heeds no SIGTERM
+        assert not conversation.agent.restarts.active
+        assert answer(await turn(conversation, "three")).endswith("echo: three ")
+        assert conversation.record.now.execution_status == "finished"
+        assert conversation.agent.restarts.crashes == 3
+        assert len(harness.log.pids()) == 4
+
+
 async def test_an_operator_stops_an_agent_that_is_coming_back(tmp_path: Path) -> None:
     async with open_harness(tmp_path, restart=RestartPolicy(first_pause=60.0)) as harness:
         conversation = await harness.start()

@@ -116,10 +116,14 @@ class AgentLifecycle(AgentPresence):
 
         Cancellation stops an agent that this call was starting.
         """
-        await self.restarts.over()
-        return await self._ensure()
+        run: Incarnation | None = None
+        while run is None:
+            await self.restarts.over()
+            run = await self._ensure()
+        return run
 
-    async def _ensure(self) -> Incarnation:
+    async def _ensure(self, *, restarts: bool = False) -> Incarnation | None:
+        """See `ensure`. `restarts`: for the restart after a crash. None for all others, if one has begun."""
         # Without a writable journal, backpressure would block the agent during its start.
         journal = self._context.journal
         if journal.trouble is not None or journal.failure is not None:
@@ -139,6 +143,8 @@ class AgentLifecycle(AgentPresence):
                 # Only one process may hold a session: the old one must be gone before the new one starts.
                 self.current.scope.cancel()
                 await self.current.gone.wait()
+            if self.restarts.active and not restarts:
+                return None  # where a start crashes, it tries again
             if self.restarts.parked:
                 raise parked(self.last_exit)
             # The pause holds for messages, too: clients that write must not speed up a crash loop.
@@ -366,7 +372,7 @@ class AgentLifecycle(AgentPresence):
         while True:
             before = self.restarts.crashes
             try:
-                await self._ensure()
+                await self._ensure(restarts=True)
             except AgentFailure as failure:
                 self._logger.info("agent not restarted", code=failure.code)
                 # A crash during the start was counted: try again. Other failures are final.
