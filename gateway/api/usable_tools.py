@@ -17,7 +17,7 @@ TOOLS_SECONDS: Final = 10.0
 """Seconds for which the usable tools are cached: the route needs no key, and computing them reads HOME and
 PATH."""
 
-LOOKING: Final = trio.CapacityLimiter(1)
+LOOKING_THREADS: Final = 1
 """Threads that look for a browser. One that hangs blocks only further look-ups, not other work."""
 
 
@@ -28,13 +28,17 @@ class UsableTools:
     environ: Mapping[str, str]
     _tools: list[str] = attrs.field(factory=list, init=False)
     _looked: float = attrs.field(default=-inf, init=False)
+    # Its own: one of the module would stay taken after a run of Trio that a look outlives.
+    _looking: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(LOOKING_THREADS), init=False
+    )
 
     async def __call__(self) -> list[str]:
         """Their names, looked up again after TOOLS_SECONDS."""
         if trio.current_time() - self._looked > TOOLS_SECONDS:
             with suppress(PathTimeout):
                 self._tools = await in_time(
-                    lambda: known().usable(self.environ), "to look for a browser", limiter=LOOKING
+                    lambda: known().usable(self.environ), "to look for a browser", limiter=self._looking
                 )
             self._looked = trio.current_time()
         return self._tools

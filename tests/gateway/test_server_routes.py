@@ -8,9 +8,10 @@ import threading
 import orjson
 import pytest
 import trio
+import trio.testing
 from jsonschema import Draft202012Validator
 
-from gateway.api.usable_tools import TOOLS_SECONDS
+from gateway.api.usable_tools import TOOLS_SECONDS, UsableTools
 from supervisor.agents.sdk_facts import Browsers
 from supervisor.patience import PATH_SECONDS
 from supervisor.version import __version__
@@ -85,6 +86,30 @@ async def test_a_disk_that_hangs_holds_up_no_description(gateway, monkeypatch, m
     mock_clock.jump(TOOLS_SECONDS + 1)
     await description()
     assert "browser_tool_set" in told
+
+
+def test_a_look_that_outlives_its_run_of_trio_holds_up_none_of_the_next(monkeypatch):
+    """A token that a thread holds when its run has ended never comes back."""
+
+    async def given_up():
+        clock = trio.lowlevel.current_clock()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(UsableTools({}))
+            while not looked:
+                await trio.lowlevel.checkpoint()
+            clock.jump(PATH_SECONDS + 1)
+
+    def looks(self, environ):
+        looked.append(threading.current_thread())
+        assert ended.wait(30)
+        return True
+
+    looked, ended = [], threading.Event()
+    monkeypatch.setattr(Browsers, "there", looks)
+    trio.run(given_up, clock=trio.testing.MockClock())
+    ended.set()
+    assert "browser_tool_set" in trio.run(UsableTools({}))
+    assert len(looked) == 2
 
 
 async def test_what_is_announced_below_conversations_is_there(gateway):
