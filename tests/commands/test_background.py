@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
+from gateway.cli.talk.narration import Narration
+from gateway.cli.terminal import console
 from tests.support.processes import wait_until
 from tests.support.terminal import CTRL_C
 
@@ -150,6 +156,30 @@ def test_leaving_a_question_or_an_idle_conversation(served, asked):
         terminal.wait_for("it is idle; Ctrl-C leaves")
         terminal.type(CTRL_C)
         assert terminal.end() == 130
+
+
+def test_ctrl_c_in_the_moment_of_a_question_ends_its_line(monkeypatch):
+    """Who reads the question may answer before the program goes on behind its last write."""
+
+    class Screen(io.StringIO):
+        def flush(self):
+            if "Allow it?" in self.getvalue() and not answered:
+                answered.append(CTRL_C)
+                raise KeyboardInterrupt
+
+    answered = []
+    screen = Screen()
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        narration = Narration(console(screen, {}))
+        with pytest.raises(KeyboardInterrupt):
+            narration.ask(())
+        narration.end()
+        narration.note("the question stays open")
+    asked, question, left = screen.getvalue().splitlines()
+    assert asked == "? the agent asks for permission"
+    assert question.count(ALLOW) == 1
+    assert left == "the question stays open"
 
 
 def test_leaving_a_terminal_that_is_attached_interrupts_nothing(served):

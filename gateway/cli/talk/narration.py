@@ -191,8 +191,10 @@ class Narration:
                 self._asking(call)
             if not calls:
                 self._print(Text("? the agent asks for permission", style="asking"))
+            # Before it is seen, so that a Ctrl-C that answers it finds it open and ends its line.
             self._question, self._about = Question(self.console), about
             self._at_start = False
+            self._question.show()
         return self._question
 
     def answered(self) -> None:

@@ -68,7 +68,7 @@ def _set_typing(stdin: int, *, seen: bool) -> None:
 
 
 class Question:
-    """Whether something may be done. It stays open until it is answered or closed.
+    """Whether something may be done. `show` it; it stays open until it is answered or closed.
 
     What was typed before it is thrown away: it was not an answer to it.
     """
@@ -79,7 +79,6 @@ class Question:
         with suppress(termios.error):
             termios.tcflush(self._stdin, termios.TCIFLUSH)
         _set_typing(self._stdin, seen=True)
-        self._show()
 
     async def answer(self) -> Answer:
         """Wait for the answer; the end of the input is a no. Where the wait is cancelled, it stays open."""
@@ -93,13 +92,19 @@ class Question:
             if answer is not None:
                 _set_typing(self._stdin, seen=False)
                 return answer
-            self._show()
+            self.show()
 
     def close(self) -> None:
         """End the line, without an answer."""
         self._console.print()
         _set_typing(self._stdin, seen=False)
 
-    def _show(self) -> None:
-        self._console.print(Text("  Allow it? [y]es, [n]o, [a]lways in this run: ", style="asking"), end="")
+    def show(self) -> None:
+        """Write it, and stay on its line. After an interrupt it may be on the screen."""
+        with self._console.capture() as shown:
+            self._console.print(
+                Text("  Allow it? [y]es, [n]o, [a]lways in this run: ", style="asking"), end=""
+            )
+        # The console itself would write it a second time if Ctrl-C comes at the end of the first.
+        self._console.file.write(shown.get())
         self._console.file.flush()
