@@ -50,6 +50,9 @@ from supervisor.agents.spawning.descriptors import limit as descriptor_limit
 from supervisor.agents.spawning.prctl import ATTACHABLE_VARIABLE
 from supervisor.agents.walls.door.hosts import VARIABLE as HOSTS_VARIABLE
 from supervisor.agents.walls.door.hosts import allow_list
+from supervisor.agents.walls.further import READ_VARIABLE as ALLOW_READ_VARIABLE
+from supervisor.agents.walls.further import WRITE_VARIABLE as ALLOW_WRITE_VARIABLE
+from supervisor.agents.walls.further import Paths
 from supervisor.agents.walls.network import VARIABLE as NETWORK_VARIABLE
 from supervisor.agents.walls.network import Network, Reachable
 from supervisor.agents.walls.network import parse as parse_network
@@ -306,6 +309,10 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
             wall=pick(env, WALLS_VARIABLE, parse_wall, None),
             reads=pick(env, "OSTLER_WALLS_READ", _paths, ()),
             writes=pick(env, "OSTLER_WALLS_WRITE", _paths, ()),
+            allowed=Paths(
+                reads=pick(env, ALLOW_READ_VARIABLE, _paths, ()),
+                writes=pick(env, ALLOW_WRITE_VARIABLE, _paths, ()),
+            ),
             hidden=pick(env, KEYS_FILE_VARIABLE, _paths, ()),
             reachable=Reachable(
                 network=pick(env, NETWORK_VARIABLE, parse_network, Network.FULL),

@@ -61,7 +61,8 @@ REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 OWN_FIELDS: Final = frozenset(
     {
         *("acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"),
-        *("acp_client_methods", "acp_after_cut_off", "acp_url", "acp_headers", "acp_limits", "acp_walls"),
+        *("acp_client_methods", "acp_after_cut_off", "acp_url", "acp_headers", "acp_limits"),
+        *("acp_walls", "acp_walls_read", "acp_walls_write"),
     }
 )
 
@@ -91,6 +92,29 @@ LEADS_NOWHERE: Final = r"^[./]*$"
 PATH_BELOW: Final = Form(
     _path_below, {"not": {"anyOf": [{"pattern": LEADS_AWAY}, {"pattern": LEADS_NOWHERE}]}}
 )
+
+
+def _absolute(text: str) -> str:
+    # No home is meant by `~`: the client's is not the server's.
+    if not text.startswith("/") or ".." in PurePosixPath(text).parts:
+        raise ValueError("it must be an absolute path without ..")
+    return text
+
+
+#: Patterns of paths that are not absolute, and of those that go up.
+NOT_ABSOLUTE: Final = "^[^/]"
+GOES_UP: Final = r"(^|/)\.\.(/|$)"
+
+ABSOLUTE: Final = Form(_absolute, {"not": {"anyOf": [{"pattern": NOT_ABSOLUTE}, {"pattern": GOES_UP}]}})
+
+#: Characters of a path: as many bytes as Linux takes (PATH_MAX).
+PATH_CHARACTERS: Final = 4096
+
+#: Further paths of one agent, of each kind: each is a mount and some words of a command.
+WALL_PATHS: Final = 64
+
+WallPath = Annotated[str, Limit(min_length=1, max_length=PATH_CHARACTERS, nul=False), ABSOLUTE]
+WallPaths = Annotated[tuple[WallPath, ...], Items(max_length=WALL_PATHS)]
 
 
 @attrs.frozen(kw_only=True)
@@ -263,6 +287,14 @@ class CommonAgentSettings(Setting):
         metadata=described(
             "What the agent can reach of the machine, at least as strong as OSTLER_WALLS. Null: that one"
         ),
+    )
+    acp_walls_read: WallPaths = attrs.field(
+        default=(),
+        metadata=described("Further paths that the agent may read, of those of OSTLER_WALLS_ALLOW_READ"),
+    )
+    acp_walls_write: WallPaths = attrs.field(
+        default=(),
+        metadata=described("Further paths that the agent may write, of those of OSTLER_WALLS_ALLOW_WRITE"),
     )
     acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = attrs.field(
         default=None,

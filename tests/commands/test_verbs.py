@@ -77,6 +77,15 @@ def test_limits_are_set_one_by_one(serve):
     assert place.run("settings", "get", "acp_limits").returncode == 1
 
 
+def test_paths_are_set_as_words(serve):
+    place = serve()
+    assert place.run("settings", "set", "acp_walls_read", "/data /srv/sets").returncode == 0
+    assert place.json("settings", "get", "acp_walls_read") == ["/data", "/srv/sets"]
+    assert "acp_walls_read" in place.run("settings", "set", "acp_walls_read", "data").stderr
+    assert place.run("settings", "unset", "acp_walls_read").returncode == 0
+    assert place.run("settings", "get", "acp_walls_read").returncode == 1
+
+
 def test_the_agent_of_a_fresh_state_comes_back(serve):
     place = serve()
     place.run("settings", "set", "acp_server", "codex")

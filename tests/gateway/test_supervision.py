@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import attrs
 import pytest
 
@@ -10,6 +12,7 @@ from gateway.configuration.parsing import ConfigError
 from supervisor.agents import catalog
 from supervisor.agents.catalog import load_catalog
 from supervisor.agents.limits.values import AgentLimits
+from supervisor.agents.walls.further import NO_PATHS, Paths
 from supervisor.conversations.agent.admission import memory_budget
 from supervisor.conversations.state.deadlines import Deadlines
 
@@ -106,3 +109,15 @@ def test_how_many_spares_wait(value, spares, monkeypatch):
     known = {key: attrs.evolve(demo, key=key, warm="session") for key in ("able", "ready")}
     monkeypatch.setattr(catalog, "load_catalog", lambda: {**known, "demo": demo})
     assert load_supervision({} if value is None else {"OSTLER_WARM_SPARES": value}).warm_processes == spares
+
+
+def test_paths_that_settings_may_name(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/u")
+    assert load_supervision({}).walls.allowed == NO_PATHS
+    found = load_supervision(
+        {"OSTLER_WALLS_ALLOW_READ": "/data:~/sets", "OSTLER_WALLS_ALLOW_WRITE": "/out"}
+    ).walls
+    assert found.allowed == Paths(reads=(Path("/data"), Path("/home/u/sets")), writes=(Path("/out"),))
+    assert found.reads == found.writes == ()
+    with pytest.raises(ConfigError, match=r"^OSTLER_WALLS_ALLOW_WRITE: out is not absolute"):
+        load_supervision({"OSTLER_WALLS_ALLOW_WRITE": "out"})

@@ -165,6 +165,63 @@ async def test_a_strict_wall_is_refused_around_the_state_directory(user_place: P
         assert any("which a strict wall keeps from agents" in text for text in texts), texts
 
 
+async def failure(server: ServerProcess, conversation: str) -> str:
+    """Why a conversation's agent does not start."""
+    await server.rest.send(conversation, "hello")
+    assert await server.rest.wait_status(conversation, "error") == "error"
+    return "\n".join(str(each.get("detail")) for each in await server.rest.events(conversation))
+
+
+@pytest.mark.parametrize("wall", [NAMESPACES[1], USER_IDS[1], LANDLOCK], ids=str)
+async def test_settings_name_further_paths_of_those_that_the_operator_allows(
+    user_place: Path, wall: Made
+) -> None:
+    # Landlock refuses what is not there behind the others.
+    gone = "Permission denied" if wall == LANDLOCK else "No such file"
+    fixed = "Permission denied" if wall == LANDLOCK else "Read-only file system"
+    shared, out = user_place / "shared", user_place / "shared/out"
+    out.mkdir(parents=True)
+    (shared / "notes").write_text("of all")
+    (user_place / "elsewhere").mkdir()
+    (shared / "away").symlink_to(user_place / "elsewhere")
+    for each in (shared, out, shared / "notes", user_place / "elsewhere"):
+        give(each)
+    allowed = {"OSTLER_WALLS_ALLOW_READ": str(shared), "OSTLER_WALLS_ALLOW_WRITE": str(out)}
+    async with walled_server(user_place, wall, **READS, **allowed) as server:
+        without = await converse(server)
+        found = await terminal(server, without, "cat", str(shared / "notes"))
+        assert gone in found["output"]
+        reading = await converse(server, acp_walls_read=[str(shared)])
+        assert (await terminal(server, reading, "cat", str(shared / "notes")))["output"] == "of all"
+        found = await terminal(server, reading, "touch", str(out / "made"))
+        assert fixed in found["output"]
+        writing = await converse(server, acp_walls_write=[str(out)])
+        assert (await terminal(server, writing, "touch", str(out / "made")))["exitStatus"]["exitCode"] == 0
+        assert (out / "made").exists()
+        assert gone in (await terminal(server, writing, "cat", str(shared / "notes")))["output"]
+        shown = (await server.rest.call("GET", f"/api/conversations/{writing}"))["agent"]
+        assert shown["acp_walls_write"] == [str(out)]
+        assert "acp_walls_read" not in shown
+        for path, said in {
+            shared / "away": f"away leads to {user_place}/elsewhere, which is not allowed for agents",
+            user_place / "elsewhere": f"the server with OSTLER_WALLS_ALLOW_READ={user_place}/elsewhere",
+            shared / "gone": "gone does not exist. Make it, or leave it out",
+            server.state: "which is kept from agents",
+        }.items():
+            refused = await failure(server, await converse(server, acp_walls_read=[str(path)]))
+            assert f"acp_walls_read: {path}" in refused
+            assert said in refused
+        with pytest.raises(Exception, match="acp_walls_read") as nonsense:
+            await converse(server, acp_walls_read=["shared"])
+        assert "422" in str(nonsense.value)
+
+
+async def test_without_a_wall_further_paths_have_no_effect(user_place: Path) -> None:
+    async with walled_server(user_place, Made("off", "none"), **READS) as server:
+        made = await converse(server, acp_walls_read=["/not/there"])
+        assert "hello" in answer_text(await server.rest.turn(made, "hello"))
+
+
 @namespaced
 async def test_git_and_editors_find_nothing_of_the_agents_to_run(user_place: Path, made: Made) -> None:
     hooks = user_place / "workspace/.git/hooks"

@@ -36,6 +36,8 @@ UNSAID: Final[Mapping[str, Any]] = {
     "acp_client_methods": None,
     "acp_after_cut_off": None,
     "acp_walls": None,
+    "acp_walls_read": [],
+    "acp_walls_write": [],
     "acp_url": None,
     "acp_headers": {},
     LIMITS: {},

@@ -18,6 +18,7 @@ from supervisor.agents.catalog import Descriptor
 from supervisor.agents.spawning.confinement import Confinement, can_scope
 from supervisor.agents.walls import bubblewrap, landlock, system_calls, user_id
 from supervisor.agents.walls.enclosure import Enclosure
+from supervisor.agents.walls.further import NO_PATHS, Paths, with_further
 from supervisor.agents.walls.mounts import Needs, Outside, mounts
 from supervisor.agents.walls.network import VARIABLE as NETWORK_VARIABLE
 from supervisor.agents.walls.network import Network, Reachable
@@ -45,11 +46,13 @@ ROOT: Final = (
 @attrs.frozen(kw_only=True)
 class WallsWanted:
     """What an operator asks for. `wall`: None for `guard` where it is available. `reads`, `writes`: further
-    paths for all agents. `hidden`: paths with secrets, besides the state directory."""
+    paths for all agents. `allowed`: those that settings may name for one. `hidden`: paths with secrets,
+    besides the state directory."""
 
     wall: Wall | None = Wall.OFF
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    allowed: Paths = NO_PATHS
     hidden: tuple[Path, ...] = ()
     reachable: Reachable = attrs.field(factory=Reachable)
 
@@ -59,7 +62,8 @@ class Walls:
     """What walls this server's agents get. Made by `build`.
 
     `wall`: that of an agent whose settings name none. `obstacle`: why it is OFF; None if it is not.
-    `reads`, `writes`: further paths for all agents. `reachable`: of the network.
+    `reads`, `writes`: further paths for all agents. `allowed`: those that settings may name for one,
+    resolved. `reachable`: of the network.
     """
 
     wall: Wall
@@ -69,6 +73,7 @@ class Walls:
     millisecond."""
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
+    allowed: Paths = NO_PATHS
     reachable: Reachable = attrs.field(factory=Reachable)
     _found: dict[Wall, Mechanism | str] = attrs.field(factory=dict, init=False, repr=False)
 
@@ -105,9 +110,12 @@ class Walls:
             raise WallUnavailable(f"acp_walls: {asked} is unavailable here: {found}")
         return asked
 
-    def enclosure(self, wall: Wall, needs: Needs, *, network: bool = True) -> Enclosure | None:
-        """The wall around an agent; None for OFF. `network`: whether it has the machine's. Raises OSError,
-        and WallUnavailable where its workspace holds what the wall keeps from it."""
+    def enclosure(
+        self, wall: Wall, needs: Needs, *, network: bool = True, further: Paths = NO_PATHS
+    ) -> Enclosure | None:
+        """The wall around an agent; None for OFF. `network`: whether it has the machine's. `further`: the
+        paths that its settings name. Raises OSError, and WallUnavailable where its workspace holds what the
+        wall keeps from it, and for such a path that is not there or not allowed."""
         if wall is Wall.OFF:
             return None
         assert self.look is not None
@@ -147,6 +155,7 @@ class Walls:
             reads=(*self.reads, *needs.reads),
             writes=(*self.writes, *needs.writes),
         )
+        needs = with_further(needs, further, self.allowed, outside)
         return enclosure(wall, mechanism, outside, needs, network=network)
 
 
@@ -200,6 +209,7 @@ def build(
         look=partial(outside, state, catalog, environ, wanted.hidden),
         reads=tuple(path.resolve() for path in wanted.reads if path.exists()),
         writes=tuple(path.resolve() for path in wanted.writes if path.exists()),
+        allowed=wanted.allowed.resolved(),
         reachable=wanted.reachable,
     )
     made = f"{VARIABLE} is off" if found.wall is Wall.OFF else found.find(found.wall)

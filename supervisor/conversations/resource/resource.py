@@ -108,6 +108,8 @@ class AgentDump(Model):
     acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = None
     acp_after_cut_off: Literal["restore", "new_session"] | None = None
     acp_walls: Literal["off", "guard", "strict"] | None = None
+    acp_walls_read: tuple[str, ...] = ()
+    acp_walls_write: tuple[str, ...] = ()
     acp_url: str | None = None
     acp_headers: Mapping[str, str] = attrs.field(factory=dict)
     acp_limits: Mapping[str, Any] | None = None

@@ -168,6 +168,8 @@ SHARED: Final = (
     "acp_after_cut_off",
     "acp_limits",
     "acp_walls",
+    "acp_walls_read",
+    "acp_walls_write",
     "acp_file_secrets",
     "agent_context",
 )

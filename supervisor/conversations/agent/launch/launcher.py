@@ -21,6 +21,7 @@ from supervisor.agents.limits.mechanisms import Mechanism
 from supervisor.agents.limits.values import NO_LIMITS, AgentLimits, Limit
 from supervisor.agents.remote import relay
 from supervisor.agents.walls.enclosure import Enclosure
+from supervisor.agents.walls.further import Paths
 from supervisor.agents.walls.network import Network
 from supervisor.agents.walls.wall import Mechanism as Made
 from supervisor.agents.walls.wall import Wall, WallUnavailable
@@ -364,10 +365,14 @@ class Launcher:
         from supervisor.agents.walls.outside import needs_of
 
         workspace = Path(record.start.working_dir)
+        settings = record.agent
+        further = Paths(
+            reads=tuple(map(Path, settings.acp_walls_read)), writes=tuple(map(Path, settings.acp_walls_write))
+        )
 
         def build() -> Enclosure | None:
             needs = needs_of(descriptor.key, argv, environment, workspace, self.data / record.id, self.prefix)
-            return self.walls.enclosure(wall, needs, network=network is Network.FULL)
+            return self.walls.enclosure(wall, needs, network=network is Network.FULL, further=further)
 
         try:
             return await in_time(build, "to find what the agent needs", limiter=OWN_PATHS.of(record.id))
