@@ -61,6 +61,8 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/routes/workspace/files.py::upload",
         "gateway/api/files/streaming.py::MadeBody.__aexit__",
         "supervisor/agents/install/install.py::_install",
+        "supervisor/agents/walls/door/door.py::Door.behind",
+        "supervisor/agents/walls/door/door.py::_serve_until",
         "supervisor/agents/walls/door/door.py::open_door",
         "supervisor/conversations/agent/incarnation.py::reporting_end",
         "supervisor/conversations/agent/lifecycle/lifecycle.py::AgentLifecycle._begin",
@@ -367,8 +369,9 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/agent_connection.py::AgentConnection.send",
     ),
     "an agent behind its network door: HEAD_SECONDS, BODY_SECONDS, STALL_SECONDS, TUNNEL_SECONDS; an API may "
-    "stream for as long as the agent is there; the end of the door": (
+    "stream for as long as the agent is there; the end of a terminal, or of the door": (
         "supervisor/agents/walls/door/door.py::_accept",
+        "supervisor/agents/walls/door/door.py::_serve_until",
         "supervisor/agents/walls/door/exchange.py::Exchange.without_content",
         "supervisor/agents/walls/door/proxies.py::_tunnel.pump",
     ),

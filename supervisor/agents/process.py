@@ -153,16 +153,24 @@ class AgentProcess:
         return self._status
 
     async def start(
-        self, argv: Sequence[str], *, cwd: int, env: Mapping[str, str], stdin: int, output: int
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: int,
+        env: Mapping[str, str],
+        stdin: int,
+        output: int,
+        prefix: Sequence[str] = (),
     ) -> Child:
         """Start a process for the agent, which ends with the agent at the latest, and wait until it runs.
 
         `cwd`: the descriptor of a directory. `output`: a descriptor that becomes standard output and
-        error. The caller keeps the descriptors and owns the child.
+        error. The caller keeps the descriptors and owns the child. `prefix`: a command that becomes the one
+        after it.
 
         Raises OSError and ValueError. Cancellation ends a start in progress.
         """
-        command, confinement = _enclosed(argv, self._process_marker, self.limits, self.enclosure)
+        command, confinement = _enclosed([*prefix, *argv], self._process_marker, self.limits, self.enclosure)
         request = Request(
             argv=command,
             cwd=cwd,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
 
 if TYPE_CHECKING:
+    from supervisor.acp.terminal import Started, StartProcess
     from supervisor.agents.walls.door.door import Door
     from supervisor.agents.walls.door.proxies import Refused
 
@@ -157,18 +158,39 @@ def serve(
     nursery: trio.Nursery,
     slots: TerminalSlots | None,
     watch: Callable[[str], OutputWatch] | None,
+    door: Door | None = None,
 ) -> Services:
-    """The services for an agent. The caller closes them."""
+    """The services for an agent. The caller closes them. `door`: of the network of its terminals."""
+    environment = base_environment(plan.environment, isolated=False)
+    if door is not None:
+        from supervisor.agents.walls.door.rewiring import NODE_PROXY
+
+        # Of the door's variables the only one that is not passed on anyway.
+        environment |= {name: value for name, value in plan.environment.items() if name == NODE_PROXY}
     return Services(
         plan.jail,
         nursery,
-        environment=base_environment(plan.environment, isolated=False),
+        environment=environment,
         fs=plan.descriptor.fs,
         terminal=plan.descriptor.terminal,
-        start=process.start,
+        start=process.start if door is None else _behind(door, process),
         slots=slots,
         watch=watch,
     )
+
+
+def _behind(door: Door, process: AgentProcess) -> StartProcess:
+    """Starts what the agent has run behind the agent's door."""
+
+    async def start(
+        argv: Sequence[str], *, cwd: int, env: Mapping[str, str], stdin: int, output: int
+    ) -> Started:
+        def begin(prefix: Sequence[str]) -> Awaitable[Started]:
+            return process.start(argv, cwd=cwd, env=env, stdin=stdin, output=output, prefix=prefix)
+
+        return await door.behind(begin)
+
+    return start
 
 
 def unheard(host: str, port: int, why: str) -> None:
@@ -253,7 +275,7 @@ async def run_agent(
             ) as connection,
         ):
             stderr_tail = StderrTail(process, connection, plan.mask)
-            services = serve(plan, process, nursery, slots, watch)
+            services = serve(plan, process, nursery, slots, watch, door)
             try:
                 yield Incarnation(plan, process, connection, services, nursery, stderr_tail, door=door)
             finally:

@@ -72,15 +72,25 @@ class Opened:
     refused: list[tuple[str, int, str]] = field(default_factory=list)
 
     def command(self, argv: Sequence[str], flags: Sequence[str] = FLAGS) -> list[str]:
-        shim = self.door.command(argv, inside=INSIDE)
+        return self.around(self.door.command(argv, inside=INSIDE), flags)
+
+    def around(self, argv: Sequence[str], flags: Sequence[str] = FLAGS) -> list[str]:
+        """A command in a namespace of its own, which sees the door's directory."""
         bind = ("--ro-bind", str(self.door.directory), INSIDE)
-        return [*_as_user(self.user), "bwrap", *flags, *bind, "--", *shim]
+        return [*_as_user(self.user), "bwrap", *flags, *bind, "--", *argv]
 
     def start(self, program: str, *words: str, **popen: object) -> subprocess.Popen[str]:
         """Start a Python program inside; its output is a pipe."""
+        shim = self.door.command([PYTHON, "-I", "-c", program, *words], inside=INSIDE)
+        return self.popen(shim, **popen)
+
+    def popen(
+        self, argv: Sequence[str], flags: Sequence[str] = FLAGS, **popen: object
+    ) -> subprocess.Popen[str]:
+        """Start a command in a namespace of its own; its output is a pipe."""
         environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
         return subprocess.Popen(
-            self.command([PYTHON, "-I", "-c", program, *words]),
+            self.around(argv, flags),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

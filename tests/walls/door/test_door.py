@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import AnyStr
 
 import pytest
 import trio
@@ -541,6 +545,195 @@ say(c.getresponse().status)
         with process:
             assert await line(process) == "no IPv6"
             assert await line(process) == "200"
+
+
+# -- what the server runs for the agent ------------------------------------------------------------------
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def until_closed(most: int) -> None:
+    """Wait until there are as few descriptors."""
+    with trio.fail_after(WAIT_S):
+        while descriptors() > most:
+            await trio.sleep(0.01)
+
+
+@contextmanager
+def killed(process: subprocess.Popen[AnyStr]) -> Iterator[subprocess.Popen[AnyStr]]:
+    """Kill it at the end, also of a test that fails."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def behind(agent: inside.Opened, program: str, *words: str) -> subprocess.Popen[str]:
+    """Start a Python program behind the agent's door, as a terminal of the agent."""
+
+    async def start(prefix: Sequence[str]) -> subprocess.Popen[str]:
+        return agent.popen([*prefix, doors.PYTHON, "-I", "-c", program, *words])
+
+    return await agent.door.behind(start, inside=inside.INSIDE)
+
+
+CALL = (
+    CLIENT
+    + """
+path, key = sys.argv[1:3]
+c = http.client.HTTPConnection(*door)
+c.request("POST", path + "/messages", b"{}", {"x-api-key": key})
+r = c.getresponse()
+say(r.status, r.read().decode())
+"""
+)
+STAY = "sys.stdin.readline()\n"
+
+
+async def test_a_terminal_has_the_same_door(user: str, server: Server, tmp_path: Path) -> None:
+    wiring, path, instead = wired(server)
+    async with opened(tmp_path, user=user, wiring=wiring) as agent:
+        with killed(agent.start(CALL + STAY, path, instead)) as own:
+            assert await line(own) == "200 good"
+            before = descriptors()
+            for _ in range(3):
+                with killed(await behind(agent, CALL + STAY, path, instead)) as process:
+                    assert await line(process) == "200 good"
+                    assert os.listdir(agent.door.directory) == ["shim.py"]
+                await until_closed(before)
+    assert [each.headers["x-api-key"] for each in server.asked] == [KEY] * 4
+
+
+async def test_the_end_of_a_terminal_ends_its_connections_alone(server: Server, tmp_path: Path) -> None:
+    async def endless(asked: Asked) -> None:
+        await asked.read()
+        await asked.begin(200)
+        while True:
+            await asked.piece(b"x" * 1000)
+            await trio.sleep(0.001)
+
+    server.handler = endless
+    wiring, path, instead = wired(server)
+    program = (
+        CLIENT
+        + """
+path, key = sys.argv[1:3]
+c = http.client.HTTPConnection(*door)
+c.request("POST", path + "/messages", b"{}", {"x-api-key": key})
+r = c.getresponse()
+while r.read(1000):
+    say("reading")
+"""
+    )
+    async with opened(tmp_path, wiring=wiring) as agent:
+        with killed(agent.start(program, path, instead)) as own:
+            assert await line(own) == "reading"
+            left = []
+
+            async def start(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
+                left.append(agent.popen([*prefix, doors.PYTHON, "-I", "-c", program, path, instead]))
+                return subprocess.Popen(["sleep", "1000"])
+
+            # What it started lives on.
+            with killed(await agent.door.behind(start, inside=inside.INSIDE)) as process, killed(left[0]):
+                assert await line(left[0]) == "reading"
+                assert len(server.asked) == 2
+                process.kill()
+                with trio.fail_after(WAIT_S):
+                    await server.asked[1].left.wait()
+                assert not server.asked[0].left.is_set()
+
+
+async def test_terminals_that_are_idle_take_no_room(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "CONNECTIONS", 1)
+    wiring, path, instead = wired(server)
+    async with opened(tmp_path, wiring=wiring) as agent:
+        idle = CLIENT + "say('idle')\n" + STAY
+        with killed(agent.start(idle)) as own, killed(await behind(agent, idle)) as other:
+            assert (await line(own), await line(other)) == ("idle", "idle")
+            for _ in range(2):
+                with killed(await behind(agent, CALL, path, instead)) as process:
+                    assert await line(process) == "200 good"
+
+
+async def test_a_terminal_that_never_hands_over_leaves_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as agent:
+        before = descriptors()
+
+        async def start(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
+            assert sorted(os.listdir(agent.door.directory)) == ["door", "door-1", "shim.py"]
+            assert (agent.door.directory / "door-1").stat().st_mode & 0o777 == 0o600
+            return subprocess.Popen(["sleep", "1000"])
+
+        with killed(await agent.door.behind(start)):
+            assert descriptors() > before
+        await until_closed(before)
+        with trio.fail_after(WAIT_S):
+            while len(os.listdir(agent.door.directory)) > 2:
+                await trio.sleep(0.01)
+
+
+async def test_a_terminal_that_does_not_start_leaves_nothing(tmp_path: Path) -> None:
+    async def fail(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
+        raise FileNotFoundError("no-such-program")
+
+    async def hang(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
+        scope.cancel()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with opened(tmp_path) as agent:
+        before = descriptors()
+        with pytest.raises(FileNotFoundError, match="no-such-program"):
+            await agent.door.behind(fail)
+        with trio.CancelScope() as scope:
+            await agent.door.behind(hang)
+        assert scope.cancelled_caught
+        assert descriptors() <= before
+        assert sorted(os.listdir(agent.door.directory)) == ["door", "shim.py"]
+
+
+async def test_a_terminal_without_a_descriptor_for_its_door_is_its_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with opened(tmp_path) as agent:
+        before = descriptors()
+        with monkeypatch.context() as patched:
+            patched.setattr(doors.os, "pidfd_open", none)
+            with capture_logs() as lines:
+                process = await behind(agent, "print('never')")
+        with killed(process):
+            assert (await line(process)).startswith("ostler: the agent's network door does not open: ")
+            process.wait()
+        assert process.returncode == shim.FAILED
+        await until_closed(before)
+        assert [each["event"] for each in lines] == ["an agent's network door does not open for a terminal"]
+
+
+async def test_a_terminal_in_the_servers_network_is_refused(tmp_path: Path) -> None:
+    flags = [each for each in inside.FLAGS if each != "--unshare-net"]
+    async with opened(tmp_path) as agent:
+        before = descriptors()
+
+        async def start(prefix: Sequence[str]) -> subprocess.Popen[str]:
+            return agent.popen([*prefix, "echo", "never"], flags)
+
+        with capture_logs() as lines:
+            with killed(await agent.door.behind(start, inside=inside.INSIDE)) as process:
+                said = await line(process)
+            if "Address already in use" in said:
+                pytest.skip("a program of this machine has the door's port")
+            assert said.endswith("the server refused it; its log says why")
+        await until_closed(before)
+    assert "shares the server's network" in lines[0]["reason"]
 
 
 # -- the shim --------------------------------------------------------------------------------------------

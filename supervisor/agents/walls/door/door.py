@@ -3,6 +3,9 @@
 The agent's network namespace has a loopback and nothing else. Before its program runs, the shim (shim.py)
 listens on two ports there and passes the listeners out through a Unix socket. So the server accepts the
 agent's connections inside of its own tasks, and no other process can reach them.
+
+What the server runs for the agent (`terminal/create`) has a namespace of its own each time, and so listeners
+of its own, which are handed over through a socket of their own and served by the same door.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ import shutil
 import socket
 import struct
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import attrs
 import h11
@@ -37,8 +40,8 @@ from supervisor.patience import KeyedLimiters, in_time
 log = structlog.get_logger(__name__)
 
 CONNECTIONS: Final = 128
-"""Most connections of one agent, of both doors together. Further ones wait in the kernel, in a queue that is
-the agent's own. npm opens fifteen, an agent with helpers some dozens."""
+"""Most connections of one agent, of both doors together and with its terminals. Further ones wait in the
+kernel, in a queue that is the agent's own. npm opens fifteen, an agent with helpers some dozens."""
 
 HANDOVER_SECONDS: Final = 10.0
 """Seconds from the shim's connection to its listeners: it has them already."""
@@ -67,6 +70,9 @@ MAKING_THREADS: Final = 4
 
 MAKING: Final = KeyedLimiters(MAKING_THREADS)
 
+CLOSED: Final = -1
+"""The descriptor of a closed socket."""
+
 NAMESPACE_OF_SOCKET: Final = 0x894C
 """SIOCGSKNS (Linux 4.9): opens the network namespace of a socket."""
 
@@ -80,26 +86,91 @@ class NotADoor(Exception):
     sentence."""
 
 
+class Process(Protocol):
+    """A process that was started, and is not reaped yet."""
+
+    @property
+    def pid(self) -> int:
+        """Its PID."""
+
+
+P = TypeVar("P", bound=Process)
+T = TypeVar("T")
+
+
 @attrs.define(eq=False)
 class Door:
     """An open door; made by `open_door`, which owns it."""
 
     directory: Path
-    """What the agent has to see, read-only: the shim, and the socket to hand over through."""
+    """What the agent has to see, read-only: the shim, and the sockets to hand over through."""
     _proxies: Proxies
+    _nursery: trio.Nursery
+    _owner: tuple[int, int] | None = None
     opened: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the agent's listeners are served."""
+    """Set when the agent's own listeners are served."""
+    _room: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(CONNECTIONS), init=False)
+    _further: int = attrs.field(default=0, init=False)
+    """How many programs were started behind it besides the agent's own."""
 
     def allow(self, hosts: Iterable[str]) -> None:
         """Let the agent reach further hosts (`rewiring.Wiring.hosts`). Raises ValueError."""
         self._proxies.allowed = self._proxies.allowed.joined(hosts)
 
-    def command(self, argv: Sequence[str], *, inside: str, python: str = PYTHON) -> list[str]:
+    def command(
+        self, argv: Sequence[str], *, inside: str, python: str = PYTHON, name: str = SOCKET_NAME
+    ) -> list[str]:
         """Return the command that opens the door and becomes `argv`, for a process in the agent's namespace.
 
-        `inside`: where it finds `directory`. `python`: an interpreter that it finds, 3.9 or newer.
+        `inside`: where it finds `directory`. `python`: an interpreter that it finds, 3.9 or newer. `name`: of
+        the socket to hand over through, which is for one process.
         """
-        return [python, "-I", "-S", f"{inside}/{SHIM_NAME}", f"{inside}/{SOCKET_NAME}", "--", *argv]
+        return [python, "-I", "-S", f"{inside}/{SHIM_NAME}", f"{inside}/{name}", "--", *argv]
+
+    async def behind(self, start: Callable[[Sequence[str]], Awaitable[P]], *, inside: str | None = None) -> P:
+        """Start another program of the agent, in a network namespace of its own, behind this door. Its
+        listeners and connections are closed when the process ends. Return what `start` returns.
+
+        `start`: gets the words that come before the program's command, and starts it. `inside`: where the
+        program finds `directory`; the same path if None.
+
+        Raises OSError where the socket cannot be made, and what `start` raises.
+
+        Cancellation is passed on to `start`, and leaves nothing of the door's.
+        """
+        self._further += 1
+        name = f"{SOCKET_NAME}-{self._further}"
+        listening: socket.socket | None = None
+        try:
+            making = partial(_listen, self.directory, name, self._owner)
+            listening = await self._in_thread(making, socket.socket.close)
+            process = await start(self.command((), inside=inside or str(self.directory), name=name))
+        except BaseException:
+            if listening is not None:
+                listening.close()
+            with trio.CancelScope(shield=True):
+                await self._unlink(name)
+            raise
+        # Nothing waits from here on, so that the process is not reaped yet, and its PID is no other's.
+        try:
+            ended = os.pidfd_open(process.pid)
+        except OSError as error:  # no descriptor is left; the shim says that nothing listens
+            log.warning("an agent's network door does not open for a terminal", reason=str(error))
+            listening.close()
+            self._nursery.start_soon(self._unlink, name)
+        else:
+            self._nursery.start_soon(_serve_until, self, listening, name, ended)
+        return process
+
+    async def _in_thread(self, work: Callable[[], T], wasted: Callable[[T], object] = lambda made: None) -> T:
+        """Raises OSError. Cancellation abandons the thread."""
+        limiter = MAKING.of(str(self.directory.parent))
+        return await in_time(work, "to use an agent's network door", limiter=limiter, wasted=wasted)
+
+    async def _unlink(self, name: str) -> None:
+        """Remove a socket, if it is there."""
+        with suppress(OSError):
+            await self._in_thread(partial((self.directory / name).unlink, missing_ok=True))
 
 
 @asynccontextmanager
@@ -131,10 +202,10 @@ async def open_door(
     )
     failure: BaseException | None = None
     proxies = Proxies(upstreams, allowed, refused, way_out)
-    door = Door(directory, proxies)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_serve, door, listening, proxies)
+            door = Door(directory, proxies, nursery, owner)
+            nursery.start_soon(_serve_own, door, listening)
             try:
                 yield door
             except BaseException as error:  # noqa: BLE001 - raised again below, outside of the nursery's group
@@ -153,26 +224,39 @@ async def open_door(
 def _made(parent: Path, owner: tuple[int, int] | None) -> tuple[Path, socket.socket]:
     """Make a private directory with the shim and a listening socket. Blocks. Raises OSError."""
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         shutil.copyfile(shim.__file__, directory / SHIM_NAME)
+        (directory / SHIM_NAME).chmod(0o400)
+        listening = _listen(directory, SOCKET_NAME, owner)
+        if owner is not None:
+            for path in (directory / SHIM_NAME, directory):
+                os.chown(path, *owner)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return directory, listening
+
+
+def _listen(directory: Path, name: str, owner: tuple[int, int] | None) -> socket.socket:
+    """Make a listening socket of that name in the directory of a door. Blocks. Raises OSError."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Before it has a name, which an owner of the directory could give to another file.
+        os.fchmod(listening.fileno(), 0o600)
         # By the descriptor of its directory: the path of a socket has 107 bytes at most.
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            listening.bind(f"/proc/self/fd/{opened}/{SOCKET_NAME}")
+            listening.bind(f"/proc/self/fd/{opened}/{name}")
         finally:
             os.close(opened)
         listening.listen(1)
         listening.setblocking(False)
-        for path, mode in ((directory / SHIM_NAME, 0o400), (directory / SOCKET_NAME, 0o600)):
-            path.chmod(mode)
         if owner is not None:
-            for path in (directory / SHIM_NAME, directory / SOCKET_NAME, directory):
-                os.chown(path, *owner)
+            os.chown(directory / name, *owner, follow_symlinks=False)
     except BaseException:
-        _discard((directory, listening))
+        listening.close()
         raise
-    return directory, listening
+    return listening
 
 
 def _discard(made: tuple[Path, socket.socket]) -> None:
@@ -181,26 +265,45 @@ def _discard(made: tuple[Path, socket.socket]) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _serve(door: Door, listening: socket.socket, proxies: Proxies) -> None:
-    """Take over the agent's listeners, and serve them until cancelled."""
+async def _serve_own(door: Door, listening: socket.socket) -> None:
+    """Serve what the agent's own program hands over, until cancelled."""
+    await _serve(door, listening, SOCKET_NAME, door.opened)
+
+
+async def _serve_until(door: Door, listening: socket.socket, name: str, ended: int) -> None:
+    """Serve what another program hands over until it ends. `ended`: its pidfd, which is closed here."""
     try:
-        handed, channel = await _handed_over(door.directory, listening)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_serve, door, listening, name, trio.Event())
+            await trio.lowlevel.wait_readable(ended)
+            nursery.cancel_scope.cancel()
+    finally:
+        os.close(ended)
+        if listening.fileno() != CLOSED:  # it ended before it handed over
+            listening.close()
+            with trio.CancelScope(shield=True):
+                await door._unlink(name)
+
+
+async def _serve(door: Door, listening: socket.socket, name: str, opened: trio.Event) -> None:
+    """Take over listeners, and serve them until cancelled."""
+    try:
+        handed, channel = await _handed_over(door, listening, name)
     except (NotADoor, OSError, trio.TooSlowError) as error:
-        # The shim says so, too, and the agent does not start.
+        # The shim says so, too, and the program does not start.
         log.warning("an agent's network door does not open", reason=str(error) or "no listeners in time")
         return
-    room = trio.Semaphore(CONNECTIONS)
     async with trio.open_nursery() as nursery:
-        for each, answer in zip(handed, (proxies.api, proxies.other), strict=True):
+        for each, answer in zip(handed, (door._proxies.api, door._proxies.other), strict=True):
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(each))
-            nursery.start_soon(_accept, listener, answer, room)
+            nursery.start_soon(_accept, listener, answer, door._room)
         with channel, suppress(OSError):
             await channel.send(b"o")
-        door.opened.set()
+        opened.set()
 
 
 async def _handed_over(
-    directory: Path, listening: socket.socket
+    door: Door, listening: socket.socket, name: str
 ) -> tuple[list[socket.socket], trio.socket.SocketType]:
     """Wait for the shim. Return its listeners and the channel on which it waits, which are the caller's.
 
@@ -208,10 +311,9 @@ async def _handed_over(
     """
     channel, _ = await trio.socket.from_stdlib_socket(listening).accept()
     try:
-        # One agent, one connection.
+        # One program, one connection.
         listening.close()
-        unlink = partial((directory / SOCKET_NAME).unlink, missing_ok=True)
-        await in_time(unlink, "to close a network door to others", limiter=MAKING.of(str(directory.parent)))
+        await door._in_thread(partial((door.directory / name).unlink, missing_ok=True))
         with trio.fail_after(HANDOVER_SECONDS):
             _, ancillary, _, _ = await channel.recvmsg(1, RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC)
         handed = _sockets(ancillary)
@@ -296,6 +398,8 @@ async def _accept(listener: trio.SocketListener, answer: Answer, room: trio.Sema
     with listener.socket:
         async with trio.open_nursery() as nursery:
             while True:
+                # A listener without a connection takes no room of another one.
+                await trio.lowlevel.wait_readable(listener.socket)
                 await room.acquire()
                 try:
                     stream = await listener.accept()
