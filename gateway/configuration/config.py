@@ -195,7 +195,9 @@ def load_config(
         raise ConfigError(f"{'OSTLER_HOST' if host is None else '--host'}: {open_refusal(address)}")
     wanted: int | None = None
     wanted = pick(env, "OSTLER_MAX_CONNECTIONS", positive_int, wanted)
-    descriptors = shares(descriptor_limit(), wanted)
+    supervision = load_supervision(env)
+    doors = supervision.walls.reachable.network is Network.DOOR
+    descriptors = shares(descriptor_limit(), wanted, doors=doors)
     if wanted is not None and descriptors.connections < wanted:
         raise ConfigError(
             f"OSTLER_MAX_CONNECTIONS: {wanted} connections do not fit into {descriptors.limit} open files "
@@ -218,7 +220,7 @@ def load_config(
         containment=pick(
             env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
         ),
-        supervision=load_supervision(env),
+        supervision=supervision,
         cors_origins=tuple(listed(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
         max_connections=descriptors.connections,

@@ -384,6 +384,8 @@ async def open_services(
         log.error("stored secrets cannot be used", reason=str(secrets.failure))
     descriptors, supervision = config.descriptors, config.supervision
     limits = attrs.evolve(supervision.limits, agent_slots=descriptors.agents, terminals=descriptors.terminals)
+    reachable = attrs.evolve(supervision.walls.reachable, connections=descriptors.door_connections)
+    walls = attrs.evolve(supervision.walls, reachable=reachable)
     private = [value for name, value in environ.items() if is_private(name)]
     # What webhooks send along is perhaps a token.
     private += [value for spec in config.webhooks for value in spec.headers.values()]
@@ -391,7 +393,7 @@ async def open_services(
         supervisor.open(
             config.state,
             environ={name: value for name, value in environ.items() if not is_key(name)},
-            supervision=attrs.evolve(supervision, limits=limits),
+            supervision=attrs.evolve(supervision, limits=limits, walls=walls),
             containment=config.containment or Level.TREE,
             vocabulary=config.event_vocabulary,
             busy_seconds=config.journal_busy_seconds,

@@ -45,16 +45,30 @@ def pid_of(server):
 
 @pytest.mark.parametrize("limit", [128, 200, 256, 1024, 4096, 20_000, 10**6])
 @pytest.mark.parametrize("connections", [None, 10, 10**6])
-def test_all_shares_together_fit(limit, connections):
-    found = shares(limit, connections)
+@pytest.mark.parametrize("doors", [False, True])
+def test_all_shares_together_fit(limit, connections, doors):
+    if doors and limit < 200:
+        pytest.skip("one agent behind a door, and one connection, are more")
+    found = shares(limit, connections, doors=doors)
     taken = descriptors.FIXED + found.reserve + found.operators + found.connections
-    taken += found.agents * descriptors.PER_AGENT + found.terminals * descriptors.PER_TERMINAL
+    per_agent, per_terminal = descriptors.PER_AGENT, descriptors.PER_TERMINAL
+    if doors:
+        per_agent += descriptors.DOOR_LISTENERS + found.door_connections * descriptors.PER_DOOR_CONNECTION
+        per_terminal += descriptors.DOOR_LISTENERS + descriptors.DOOR_WATCH
+    taken += found.agents * per_agent + found.terminals * per_terminal
     # The first download's file is part of the transient reserve.
     assert taken + (found.downloads - 1) * descriptors.PER_DOWNLOAD <= limit
     assert min(found.agents, found.terminals, found.downloads, found.connections) >= 1
     if connections == 10 and limit >= 200:
         assert found.connections == 10
-        assert found.agents >= shares(limit).agents
+        assert found.agents >= shares(limit, doors=doors).agents
+
+
+def test_agents_behind_doors_have_all_their_connections_where_there_are_enough_descriptors():
+    few, many = shares(1024, doors=True), shares(524_288, doors=True)
+    assert (few.door_connections, many.door_connections) == (8, descriptors.DOOR_CONNECTIONS)
+    assert few.agents >= 16
+    assert many.agents >= 900
 
 
 def test_more_descriptors_are_no_smaller_shares():

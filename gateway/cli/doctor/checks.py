@@ -34,6 +34,8 @@ from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_po
 from supervisor.agents.errors import InstallError, NodeMissing, PythonMissing
 from supervisor.agents.install.programs import find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
+from supervisor.agents.walls.network import VARIABLE as NETWORK_VARIABLE
+from supervisor.agents.walls.network import Network
 from supervisor.agents.walls.outside import outside
 from supervisor.agents.walls.wall import VARIABLE as WALLS_VARIABLE
 from supervisor.agents.walls.wall import Mechanism, Wall
@@ -337,7 +339,7 @@ def descriptors(machine: Machine) -> Findings:
     """How many files the server may have open: it raises its limit to the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = UNLIMITED if hard == resource.RLIM_INFINITY else hard
-    parts = shares(count)
+    parts = shares(count, doors=machine.env.get(NETWORK_VARIABLE) == Network.DOOR)
     detail = (
         f"{count} open files: {parts.connections} connections, {parts.agents} agents, "
         f"{parts.terminals} terminals"

@@ -36,6 +36,22 @@ read."""
 PER_TERMINAL: Final = 2
 """Its output and its pidfd."""
 
+DOOR_LISTENERS: Final = 2
+"""What an agent, and each of its terminals, holds more behind a network door (`walls.door`)."""
+
+DOOR_WATCH: Final = 1
+"""What the door of a terminal holds besides: a pidfd."""
+
+PER_DOOR_CONNECTION: Final = 2
+"""The agent's connection, and that to where it leads."""
+
+DOOR_CONNECTIONS: Final = 128
+"""Most connections of one agent through its door. npm opens fifteen, an agent with helpers some dozens."""
+
+DOOR_CONNECTIONS_FEWEST: Final = 8
+DOOR_AGENTS: Final = 32
+"""With few descriptors an agent has fewer connections, so that as many agents have theirs."""
+
 PER_DOWNLOAD: Final = 4
 """An archive holds its root directory, the directory being read, its listing and a file; a file holds one."""
 
@@ -64,10 +80,12 @@ UNLIMITED: Final = 65536
 
 @attrs.frozen
 class Shares:
-    """The share of each kind. `limit` and `reserve` are in descriptors."""
+    """The share of each kind. `limit` and `reserve` are in descriptors, `door_connections` is of each
+    agent."""
 
     limit: int
     agents: int
+    door_connections: int
     terminals: int
     downloads: int
     connections: int
@@ -75,23 +93,34 @@ class Shares:
     reserve: int
 
 
-def shares(limit: int, connections: int | None = None) -> Shares:
+def shares(limit: int, connections: int | None = None, *, doors: bool = False) -> Shares:
     """Divide a limit into shares. `connections` is the operator's setting, granted as far as the other kinds
-    leave room."""
+    leave room. `doors`: whether each agent has a network door; without it `door_connections` is 0."""
     reserve = RESERVED + REFUSALS + TRANSIENT
     rest = max(0, limit - FIXED - reserve - OPERATORS)
+    per_agent, per_terminal, through_door = PER_AGENT, PER_TERMINAL, 0
+    if doors:
+        through_door = DOOR_CONNECTIONS_FEWEST
+        per_agent += DOOR_LISTENERS
+        per_terminal += DOOR_LISTENERS + DOOR_WATCH
+    fewest = per_agent + through_door * PER_DOOR_CONNECTION + per_terminal
     if connections is None:
         for_connections = max(FEWEST, min(int(rest * CONNECTIONS_PART), MOST_CONNECTIONS))
     else:
-        for_connections = min(connections, max(FEWEST, rest - PER_AGENT - PER_TERMINAL))
+        for_connections = min(connections, max(FEWEST, rest - fewest))
     rest = max(0, rest - for_connections)
     for_agents = int(rest * AGENTS_PART / (1 - CONNECTIONS_PART))
     rest -= for_agents
+    if doors:
+        affordable = (for_agents // DOOR_AGENTS - per_agent) // PER_DOOR_CONNECTION
+        through_door = max(DOOR_CONNECTIONS_FEWEST, min(affordable, DOOR_CONNECTIONS))
+        per_agent += through_door * PER_DOOR_CONNECTION
     for_downloads = int(rest * DOWNLOADS_PART)
     return Shares(
         limit=limit,
-        agents=max(1, for_agents // PER_AGENT),
-        terminals=max(1, (rest - for_downloads) // PER_TERMINAL),
+        agents=max(1, for_agents // per_agent),
+        door_connections=through_door,
+        terminals=max(1, (rest - for_downloads) // per_terminal),
         downloads=max(1, min(for_downloads // PER_DOWNLOAD, MOST_DOWNLOADS)),
         connections=for_connections,
         operators=OPERATORS,

@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from supervisor.agents.spawning.descriptors import DOOR_CONNECTIONS
 from supervisor.agents.walls.door.hosts import AllowList, allow_list
 
 VARIABLE: Final = "OSTLER_AGENT_NETWORK"
@@ -28,10 +29,11 @@ class Network(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Reachable:
-    """What agents reach of the network. `hosts`: through a door."""
+    """What agents reach of the network. `hosts`: through a door. `connections`: the most of each agent."""
 
     network: Network = Network.FULL
     hosts: AllowList = attrs.field(factory=lambda: allow_list(None))
+    connections: int = DOOR_CONNECTIONS
 
 
 def parse(text: str) -> Network:

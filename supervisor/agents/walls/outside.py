@@ -50,8 +50,9 @@ def outside(
             links.append((path, str(path.readlink())))
         elif path.is_dir():
             system.append(path)
-    found = [path.resolve() for path in hidden if path.exists()]
-    kept = (state.resolve(), *(path for path in found if path.is_dir()))
+    # `ostler doctor` looks before there is a state directory; mounting something there would make it.
+    found = [path.resolve() for path in (state, *hidden) if path.exists()]
+    kept = tuple(path for path in found if path.is_dir())
     logins = tuple(_logins(catalog, environ))
     return Outside(
         system=tuple(system),

@@ -216,6 +216,7 @@ async def _behind_its_door(plan: Plan, refused: Refused) -> AsyncIterator[tuple[
                     allowed=plan.door.hosts.joined(wiring.hosts),
                     refused=refused,
                     parent=plan.door.parent,
+                    connections=plan.door.connections,
                     way_out=wiring.way_out,
                 )
             )

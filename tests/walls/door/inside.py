@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from supervisor.agents.spawning.descriptors import DOOR_CONNECTIONS
 from supervisor.agents.walls.door.door import PYTHON, Door, open_door
 from supervisor.agents.walls.door.hosts import AllowList, allow_list
 from supervisor.agents.walls.door.rewiring import Wiring
@@ -122,7 +123,12 @@ async def line(process: subprocess.Popen[str]) -> str:
 
 @asynccontextmanager
 async def opened(
-    place: Path, *, user: str = "ordinary", allowed: AllowList | None = None, wiring: Wiring | None = None
+    place: Path,
+    *,
+    user: str = "ordinary",
+    allowed: AllowList | None = None,
+    wiring: Wiring | None = None,
+    connections: int = DOOR_CONNECTIONS,
 ) -> AsyncIterator[Opened]:
     """Open a door below this directory."""
     require(user)
@@ -137,5 +143,6 @@ async def opened(
         refused=lambda host, port, why: refused.append((host, port, why)),
         parent=place,
         owner=owner(user),
+        connections=connections,
     ) as door:
         yield Opened(door, wiring, user, refused)

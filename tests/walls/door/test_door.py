@@ -19,6 +19,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from supervisor.agents.spawning.descriptors import DOOR_CONNECTIONS
 from supervisor.agents.walls.door import door as doors
 from supervisor.agents.walls.door import shim
 from supervisor.agents.walls.door.door import open_door
@@ -287,9 +288,9 @@ say(c.getresponse().status)
             before = len(os.listdir("/proc/self/fd"))
             process = agent.start(CLIENT + program, path, instead)
             with process:
-                assert int(await line(process)) > doors.CONNECTIONS
+                assert int(await line(process)) > DOOR_CONNECTIONS
                 # What is beyond the bound waits in the kernel, in the agent's own namespace.
-                assert len(os.listdir("/proc/self/fd")) - before <= doors.CONNECTIONS + 10
+                assert len(os.listdir("/proc/self/fd")) - before <= DOOR_CONNECTIONS + 10
                 assert process.stdin is not None
                 process.stdin.write("\n")
                 process.stdin.flush()
@@ -647,12 +648,9 @@ while r.read(1000):
                 assert not server.asked[0].left.is_set()
 
 
-async def test_terminals_that_are_idle_take_no_room(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doors, "CONNECTIONS", 1)
+async def test_terminals_that_are_idle_take_no_room(server: Server, tmp_path: Path) -> None:
     wiring, path, instead = wired(server)
-    async with opened(tmp_path, wiring=wiring) as agent:
+    async with opened(tmp_path, wiring=wiring, connections=1) as agent:
         idle = CLIENT + "say('idle')\n" + STAY
         with killed(agent.start(idle)) as own, killed(await behind(agent, idle)) as other:
             assert (await line(own), await line(other)) == ("idle", "idle")

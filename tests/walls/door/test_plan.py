@@ -8,8 +8,8 @@ from typing import Any, cast
 from supervisor.acp.schema.handshake import AuthMethod
 from supervisor.agents.catalog import load_catalog
 from supervisor.agents.homes.credential import choose_credential
-from supervisor.agents.walls.door.hosts import allow_list
 from supervisor.agents.walls.door.rewiring import API_URL
+from supervisor.agents.walls.network import Reachable
 from supervisor.conversations.agent.launch.door import behind_door
 from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.agent.launch.plan import Plan
@@ -40,7 +40,7 @@ def plan(agent: str, environment: dict[str, str], own: dict[str, Any] | None = N
 
 def test_an_agent_gets_no_key() -> None:
     given = plan("gemini-cli", {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": "http://10.0.0.1:8000"})
-    made = behind_door(given, ["GEMINI_API_KEY"], allow_list(None), Path("/data"))
+    made = behind_door(given, ["GEMINI_API_KEY"], Reachable(), Path("/data"))
     assert made.door is not None
     wiring = made.door.wiring
     instead = made.environment["GEMINI_API_KEY"]
@@ -59,7 +59,7 @@ def test_the_built_in_agent_gets_no_key() -> None:
         "agent": {"llm": {"model": "gemini/gemini-2.5-pro", "api_key": KEY}},
         "environment": {"HOME": "/h"},
     }
-    made = behind_door(plan("openhands", {"HOME": "/home"}, own), [], allow_list(None), Path("/data"))
+    made = behind_door(plan("openhands", {"HOME": "/home"}, own), [], Reachable(), Path("/data"))
     assert made.door is not None
     wiring = made.door.wiring
     assert made.own is not None

@@ -29,6 +29,7 @@ import structlog
 import trio
 
 from supervisor.agent_connection import Left
+from supervisor.agents.spawning.descriptors import DOOR_CONNECTIONS
 from supervisor.agents.walls.door import shim
 from supervisor.agents.walls.door.exchange import Answer, Exchange
 from supervisor.agents.walls.door.hosts import AllowList, WayOut
@@ -38,10 +39,6 @@ from supervisor.fairness import share
 from supervisor.patience import KeyedLimiters, in_time
 
 log = structlog.get_logger(__name__)
-
-CONNECTIONS: Final = 128
-"""Most connections of one agent, of both doors together and with its terminals. Further ones wait in the
-kernel, in a queue that is the agent's own. npm opens fifteen, an agent with helpers some dozens."""
 
 HANDOVER_SECONDS: Final = 10.0
 """Seconds from the shim's connection to its listeners: it has them already."""
@@ -106,10 +103,10 @@ class Door:
     """What the agent has to see, read-only: the shim, and the sockets to hand over through."""
     _proxies: Proxies
     _nursery: trio.Nursery
+    _room: trio.Semaphore
     _owner: tuple[int, int] | None = None
     opened: trio.Event = attrs.field(factory=trio.Event)
     """Set when the agent's own listeners are served."""
-    _room: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(CONNECTIONS), init=False)
     _further: int = attrs.field(default=0, init=False)
     """How many programs were started behind it besides the agent's own."""
 
@@ -182,6 +179,7 @@ async def open_door(
     parent: Path,
     owner: tuple[int, int] | None = None,
     way_out: WayOut = DIRECT,
+    connections: int = DOOR_CONNECTIONS,
 ) -> AsyncIterator[Door]:
     """Open a door for one start of an agent while the block runs.
 
@@ -189,7 +187,8 @@ async def open_door(
     that the agent reaches. `refused`: called for those that it does not reach; bounded in number, must not
     wait. `parent`: an existing directory for that of the door. `owner`: user and group of the agent, where
     they are not the server's. `way_out`: the proxy of the machine's network (`rewiring.Wiring.way_out`); it
-    looks up names in place of the door.
+    looks up names in place of the door. `connections`: the most at a time, of both listeners together and
+    with those of terminals; further ones wait in the kernel, in a queue that is the agent's own.
 
     Raises OSError where the directory cannot be made. The block's own exception comes out unwrapped.
 
@@ -204,7 +203,7 @@ async def open_door(
     proxies = Proxies(upstreams, allowed, refused, way_out)
     try:
         async with trio.open_nursery() as nursery:
-            door = Door(directory, proxies, nursery, owner)
+            door = Door(directory, proxies, nursery, trio.Semaphore(connections), owner)
             nursery.start_soon(_serve_own, door, listening)
             try:
                 yield door

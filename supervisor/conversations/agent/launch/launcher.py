@@ -279,7 +279,7 @@ class Launcher:
         from supervisor.conversations.agent.launch.door import behind_door
 
         confidential = [name for name, value in given.items() if not _is_plain(name, value)]
-        return behind_door(plan, confidential, self.walls.reachable.hosts, self.data)
+        return behind_door(plan, confidential, self.walls.reachable, self.data)
 
     def limits_of(self, settings: AgentSettings) -> AgentLimits:
         """The limits of an agent: the operator's, lowered to what its settings say."""

@@ -41,11 +41,13 @@ class Traits:
 
 @attrs.frozen
 class DoorPlan:
-    """What the door of an agent's network needs. `parent`: where its directory is made."""
+    """What the door of an agent's network needs. `parent`: where its directory is made. `connections`: the
+    most at a time."""
 
     wiring: Wiring
     hosts: AllowList
     parent: Path
+    connections: int
 
 
 async def _nothing() -> None:
