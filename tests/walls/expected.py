@@ -174,7 +174,7 @@ EXPECTED: Final[Mapping[str, Both]] = {
     "run_setuid": Both(Row(ESCAPES, STOPPED, STOPPED), Row(never("it is root"), STOPPED, STOPPED)),
     "read_left_descriptor": STOPS,
     "type_into_terminal": STOPS,
-    "write_to_terminal": of_user(SAME_PLACES, NO_RULES),
+    "write_to_terminal": but_by_landlock(NO_RULES),
     # Mounts.
     "unmount_masks": STOPS,
     "bind_below_masks": STOPS,

@@ -54,6 +54,14 @@ def test_a_guard_hides_what_is_ostlers_and_shows_the_agents_part_of_it():
     assert STATE in targets(found, Kind.SEALED)
 
 
+def test_a_guard_has_terminals_of_its_own_and_the_users_devices():
+    devices = (Path("/dev/dri"), Path("/dev/kvm"))
+    found = mounts(Wall.GUARD, attrs.evolve(OUTSIDE, devices=devices), needs())
+    assert shown(found, Path("/dev/pts/0")).kind is Kind.NEW_DEVICES
+    for path in devices:
+        assert shown(found, path) == Mount(Kind.DEVICES, path, path)
+
+
 def test_a_guard_hides_logins_of_other_agents_alone():
     found = mounts(Wall.GUARD, OUTSIDE, needs())
     assert shown(found, HOME / ".claude/.credentials.json").kind is Kind.EMPTY

@@ -9,6 +9,7 @@ import pytest
 from supervisor.agents.catalog import load_catalog
 from supervisor.agents.homes import short_path
 from supervisor.agents.homes.short_path import short_places
+from supervisor.agents.walls import outside as outside_module
 from supervisor.agents.walls.outside import OWN_CODE, kept, needs_of, outside, programs
 
 
@@ -157,3 +158,14 @@ def test_other_names_of_the_workspace_and_of_the_installs_lead_to_them(home, tmp
         (tmp_path / "ws", tmp_path / "real"),
         (home / ".ostler/agents", tmp_path / "installed"),
     )
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_devices_are_those_that_the_user_can_use_without_terminals(tmp_path, monkeypatch, user):
+    for name in ("null", "pts", "dri", "kvm", "disk"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("dri")
+    (tmp_path / "disk").chmod(0o700)
+    monkeypatch.setattr(outside_module.os, "geteuid", lambda: user)
+    monkeypatch.setattr(outside_module.os, "access", lambda path, _: not path.endswith("disk"))
+    assert [path.name for path in outside_module._devices(tmp_path)] == ["dri", "kvm"]

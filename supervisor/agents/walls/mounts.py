@@ -65,6 +65,8 @@ class Outside:
     """Directories in which agents keep logins, each with the keys of the agents that do."""
     runtime: tuple[Path, ...] = ()
     """What programs need of `/run`."""
+    devices: tuple[Path, ...] = ()
+    """What the user can use of `/dev` besides the harmless devices; none of the terminals."""
 
 
 @attrs.frozen(kw_only=True)
@@ -114,6 +116,10 @@ def mounts(wall: Wall, outside: Outside, needs: Needs) -> list[Mount]:
 def _guard(outside: Outside, needs: Needs) -> Iterator[Mount]:
     yield Mount(Kind.DEVICES, ROOT, ROOT)
     yield from _processes()
+    # With terminals of its own: what is written to the user's may be commands for their emulator.
+    yield Mount(Kind.NEW_DEVICES, DEV)
+    for path in outside.devices:
+        yield Mount(Kind.DEVICES, path, path)
     # Sockets of services that start processes outside of the walls for the user: systemd, D-Bus, containers.
     yield from _emptied(RUN, outside.runtime)
     others = [path for path, agents in outside.logins if needs.agent not in agents]

@@ -22,6 +22,11 @@ SYSTEM: Final = ("/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/
 RUNTIME: Final = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf")
 """Where `/etc/resolv.conf` may lead to. Nothing else of `/run`: its sockets start processes for a user."""
 
+OWN_DEVICES: Final = frozenset(
+    {"null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts", "mqueue"}
+)
+"""Of `/dev`: what bubblewrap makes for each agent, and what a namespace has of its own."""
+
 LATER: Final = (".git/hooks", ".git/config", ".husky", ".vscode", ".idea", ".cursor", ".zed", ".devcontainer")
 """Places in a workspace whose content a person's git or editor runs later, outside of the walls.
 
@@ -65,7 +70,20 @@ def outside(
         home=Path(home).resolve() if home and Path(home).is_dir() else None,
         logins=logins,
         runtime=tuple(path for path in map(Path, RUNTIME) if path.exists()),
+        devices=tuple(_devices(Path("/dev"))),
     )
+
+
+def _devices(directory: Path) -> Iterator[Path]:
+    """The devices that this user can use, or other users can where this one is root, and the directories with
+    such devices; without those that every wall has, and without terminals."""
+    mask = stat.S_IROTH if os.geteuid() == 0 else 0
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            if entry.is_symlink() or entry.name in OWN_DEVICES:
+                continue
+            if entry.stat().st_mode & mask if mask else os.access(entry.path, os.R_OK):
+                yield Path(entry.path)
 
 
 def _movable(directories: Iterable[Path]) -> list[Path]:
