@@ -149,18 +149,21 @@ def test_nothing_of_it_is_mounted_on_the_machine(place: Path) -> None:
     assert str(place) not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_the_accounts_are_those_of_the_machine_and_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("many", [False, True])
+def test_the_accounts_are_its_own_and_those_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
     file = tmp_path / "passwd"
-    file.write_text("root:x:0:0:root:/root:/bin/sh")
+    lines = ["root:x:0:0:root:/root:/bin/sh", "nobody:x:65534:65534:nobody:/:/bin/false"]
+    others = [f"user{number}:x:{number}:{number}::/home:/bin/sh" for number in range(2000 if many else 0)]
+    file.write_text("\n".join([*lines, *others]))
     monkeypatch.setattr(bubblewrap, "ACCOUNTS", file)
     needs = Needs(agent="x", workspace=tmp_path, own=(tmp_path / "own",))
-    outside = Outside(system=(), home=Path("/root"))
-    found = user_id.ownership(Wall.STRICT, outside, needs)
+    found = user_id.ownership(Wall.STRICT, Outside(system=(), home=Path("/root")), needs)
     ((number, content),) = found.handed
     assert number == bubblewrap.ACCOUNTS_DESCRIPTOR
-    assert content.decode().splitlines() == [
-        "root:x:0:0:root:/root:/bin/sh",
-        f"agent:x:{found.user}:{found.user}::/root:/bin/sh",
-    ]
+    first, *rest = content.decode().splitlines()
+    assert first == f"agent:x:{found.user}:{found.user}::/root:/bin/sh"
+    assert rest[:2] == lines
+    assert set(rest) <= {*lines, *others}
+    assert len(content) <= user_id.ACCOUNTS_BYTES + 100

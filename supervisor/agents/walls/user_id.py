@@ -23,6 +23,9 @@ USER_BITS: Final = 28
 
 NAME: Final = "agent"
 
+ACCOUNTS_BYTES: Final = 32 * 1024
+"""Bytes of the machine's accounts that an agent sees: they may have to pass through a command line."""
+
 
 def ownership(wall: Wall, outside: Outside, needs: Needs) -> Ownership:
     """What belongs to the agent's user inside. Raises OSError."""
@@ -45,7 +48,7 @@ def ownership(wall: Wall, outside: Outside, needs: Needs) -> Ownership:
 
 def user_of(needs: Needs) -> int:
     """The user id of an agent: the same with each start, so that what it left in a shared `/tmp` stays its
-    own. Two agents of a hundred have the same with a probability of one in 54,000."""
+    own. That two of a hundred agents have the same has a probability of one in 54,000."""
     text = "\0".join(map(str, needs.own))
     return FIRST_USER + (zlib.crc32(text.encode(errors="surrogateescape")) >> (32 - USER_BITS))
 
@@ -59,10 +62,12 @@ def _closed(path: Path) -> Path:
 
 
 def _accounts(user: int, home: Path | None) -> bytes:
-    """The machine's accounts, and one for the agent's user: programs ask who they are."""
+    """One for the agent's user, since programs ask who they are, and the machine's accounts."""
     try:
-        known = bubblewrap.ACCOUNTS.read_bytes()
+        with bubblewrap.ACCOUNTS.open("rb") as file:
+            known = file.read(ACCOUNTS_BYTES + 1)
     except FileNotFoundError:
         known = b""
-    ours = f"{NAME}:x:{user}:{user}::{home or '/'}:/bin/sh\n"
-    return known + (b"" if known.endswith(b"\n") or not known else b"\n") + ours.encode()
+    if len(known) > ACCOUNTS_BYTES:
+        known = known[: known.rfind(b"\n", 0, ACCOUNTS_BYTES) + 1]
+    return f"{NAME}:x:{user}:{user}::{home or '/'}:/bin/sh\n".encode() + known
