@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from supervisor.agents.spawning.confinement import can_scope
 from tests.deploy.containers import (
     ASKED,
     IMAGE,
@@ -95,6 +96,15 @@ def test_an_open_server_does_not_start() -> None:
     )
     assert done.returncode == 2
     assert "OSTLER_SESSION_API_KEY" in done.stderr
+
+
+@pytest.mark.skipif(not can_scope(), reason="Landlock is older than Linux 6.12")
+def test_agents_have_a_strict_wall_although_a_container_refuses_its_mounts(tmp_path: Path) -> None:
+    with running(tmp_path, OSTLER_WALLS="strict") as container:
+        said = podman("exec", container.name, "ostler", "doctor", check=False)
+        assert "OK   walls: strict, by landlock" in said
+        identifier = container.ask("Hello", "/data/work")
+        assert "Hello" in container.answer(identifier)
 
 
 def test_the_image_has_what_agents_need(tmp_path: Path) -> None:
