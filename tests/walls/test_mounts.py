@@ -176,3 +176,37 @@ def test_a_wall_is_read_from_its_name():
     with pytest.raises(ValueError, match=r"'high' is not one of auto, off, guard, strict"):
         parse("high")
     assert Wall.OFF.strength < Wall.GUARD.strength < Wall.STRICT.strength
+
+
+def test_a_strict_wall_shows_what_mcp_servers_are_started_with():
+    script, venv = HOME / "calc.py", Path("/srv/venv")
+    found = mounts(Wall.STRICT, OUTSIDE, needs(servers=((script, script), (venv, Path("/srv/venv-1")))))
+    assert shown(found, script) == Mount(Kind.READ_ONLY, script, script)
+    assert shown(found, venv / "bin/python") == Mount(Kind.READ_ONLY, venv, Path("/srv/venv-1"))
+    assert shown(found, HOME / "other.py").kind is Kind.EMPTY
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        STATE / "master.key",  # Ostler's
+        STATE,
+        HOME / ".claude/server.py",  # another agent's
+        HOME / ".claude",
+        HOME,  # holds both
+        Path("/srv/keys/one"),
+        Path("/srv/keys"),
+    ],
+    ids=str,
+)
+def test_what_is_kept_from_an_agent_is_not_shown_for_an_mcp_server(path):
+    outside = attrs.evolve(OUTSIDE, hidden_files=(Path("/srv/keys/one"),))
+    without = mounts(Wall.STRICT, outside, needs())
+    assert mounts(Wall.STRICT, outside, needs(servers=((path, path),))) == without
+    assert mounts(Wall.STRICT, outside, needs(servers=((Path("/srv/link"), path),))) == without
+
+
+def test_an_mcp_server_in_the_workspace_leaves_it_writable():
+    venv = WORKSPACE / ".venv"
+    found = mounts(Wall.STRICT, OUTSIDE, needs(servers=((venv, venv),)))
+    assert shown(found, venv / "bin/python").kind is Kind.WRITABLE

@@ -10,7 +10,7 @@ from supervisor.agents.catalog import load_catalog
 from supervisor.agents.homes import short_path
 from supervisor.agents.homes.short_path import short_places
 from supervisor.agents.walls import outside as outside_module
-from supervisor.agents.walls.outside import OWN_CODE, kept, needs_of, outside, programs
+from supervisor.agents.walls.outside import OWN_CODE, kept, needs_of, outside, programs, started
 
 
 @pytest.fixture
@@ -74,6 +74,29 @@ def test_a_program_in_the_home_never_brings_the_home(home):
 def test_a_script_in_the_arguments_is_brought_too(home, tmp_path):
     entry = program(tmp_path / "app/dist/index.js", "")
     assert installs(home, "/bin/sh", str(entry)) == {tmp_path / "app/dist"}
+
+
+def test_an_mcp_server_brings_its_program_and_the_files_that_it_is_given(home, tmp_path):
+    node = program(tmp_path / "srv/node20/bin/node")
+    script = program(home / "servers/calc.js", "")
+    command = ["node", str(script), "calc.js", str(home), "/missing", "--root=/", "/no path" * 1000]
+    assert {*started(command, str(node.parent), home)} == {tmp_path / "srv/node20", script}
+    assert {*started(["sh", "/etc/passwd"], "/bin", home)} == set()
+    assert {*started(["/no path" * 1000], "/bin", home)} == set()
+
+
+def test_an_mcp_server_by_a_relative_path_is_one_of_the_workspace(home, tmp_path, monkeypatch):
+    program(tmp_path / "server")
+    monkeypatch.chdir(tmp_path)
+    assert {*started(["./server"], "", home)} == set()
+
+
+def test_the_link_to_a_program_of_an_mcp_server_is_seen_by_its_name(home, tmp_path):
+    program(tmp_path / "python3.13/bin/python")
+    (tmp_path / "python").symlink_to("python3.13")
+    command = [str(tmp_path / "python/bin/python")]
+    found = needs_of("codex", ["/bin/sh"], {}, Path("/w"), home, home / ".ostler/agents", [command])
+    assert found.servers == ((tmp_path / "python", tmp_path / "python3.13"),)
 
 
 def test_logins_are_hidden_by_their_directories(home):

@@ -222,6 +222,26 @@ async def test_without_a_wall_further_paths_have_no_effect(user_place: Path) -> 
         assert "hello" in answer_text(await server.rest.turn(made, "hello"))
 
 
+@pytest.mark.parametrize("made", [Made("strict", "namespaces"), Made("strict", "user-id"), LANDLOCK], ids=str)
+async def test_a_strict_wall_shows_what_mcp_servers_of_the_machine_are_started_with(
+    user_place: Path, made: Made
+) -> None:
+    async with walled_server(user_place, made, **READS) as server:
+        given, other = (user_place / "home" / name for name in ("server.py", "other.py"))
+        for each in (given, other):
+            each.write_text("some code")
+            give(each)
+            each.chmod(0o600)
+        configured = {"calc": {"command": "python3", "args": [str(given)]}}
+        (server.state / "mcp.json").write_text(json.dumps({"mcpServers": configured}))
+        give(server.state / "mcp.json")
+        # What a client names widens no wall.
+        more = {"other": {"command": "python3", "args": [str(other)]}}
+        started = await converse(server, mcp_config=more)
+        assert (await terminal(server, started, "cat", str(given)))["output"] == "some code"
+        assert "some code" not in (await terminal(server, started, "cat", str(other)))["output"]
+
+
 @namespaced
 async def test_git_and_editors_find_nothing_of_the_agents_to_run(user_place: Path, made: Made) -> None:
     hooks = user_place / "workspace/.git/hooks"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.agents.spawning.confinement import Reach
-from supervisor.agents.walls.mounts import Needs, Outside
+from supervisor.agents.walls.mounts import Needs, Outside, seen_servers
 
 DEVICES: Final = tuple(
     Path("/dev", name) for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
@@ -43,6 +43,7 @@ def reach(
             *_without(outside.system, private, entries),
             *outside.runtime,
             *open_below((*needs.programs, *needs.reads)),
+            *(each.source for each in seen_servers(outside, needs) if each.source is not None),
         ),
         reads=(PROC,),
         # Their names are no secret, and programs list the directories of the system.

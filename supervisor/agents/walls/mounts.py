@@ -81,6 +81,9 @@ class Needs:
     """Files and directories that it may write: its home, its temporary files, logins that it was given."""
     programs: tuple[Path, ...] = ()
     """Its install, and the interpreters that run it."""
+    servers: tuple[tuple[Path, Path], ...] = ()
+    """What its MCP servers are started with: (name, file or directory). Seen unless it is kept from the
+    agent, or holds what is."""
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
     """Further paths that the operator allows."""
@@ -122,8 +125,7 @@ def _guard(outside: Outside, needs: Needs) -> Iterator[Mount]:
         yield Mount(Kind.DEVICES, path, path)
     # Sockets of services that start processes outside of the walls for the user: systemd, D-Bus, containers.
     yield from _emptied(RUN, outside.runtime)
-    others = [path for path, agents in outside.logins if needs.agent not in agents]
-    hidden = (*outside.hidden, *needs.hidden, *others)
+    hidden = (*outside.hidden, *needs.hidden, *_others(outside, needs))
     pinned = [Mount(Kind.WRITABLE, path, path) for path in outside.pinned]
     # The rest is seen as it is.
     given = [each for each in _given(needs) if _held(each.target, hidden) or each.target in _later(needs)]
@@ -148,12 +150,32 @@ def _strict(outside: Outside, needs: Needs) -> Iterator[Mount]:
     if outside.home is not None:
         # Writable: agents keep caches there, too.
         yield Mount(Kind.EMPTY, outside.home)
-    shown = (*outside.system, *needs.programs, *needs.reads, *needs.writes)
+    servers = [*seen_servers(outside, needs)]
+    started = [each.target for each in servers]
+    shown = (*outside.system, *needs.programs, *started, *needs.reads, *needs.writes)
     hidden = [path for path in (*outside.hidden, *needs.hidden) if _held(path, shown)]
     files = [path for path in outside.hidden_files if _held(path, (*shown, needs.workspace))]
-    yield from _outer_first([*_hiding(hidden, files), *_given(needs)])
+    yield from _outer_first([*servers, *_hiding(hidden, files), *_given(needs)])
     yield from _sealing(hidden)
     yield Mount(Kind.SEALED, ROOT)
+
+
+def _others(outside: Outside, needs: Needs) -> list[Path]:
+    """Where other agents keep logins."""
+    return [path for path, agents in outside.logins if needs.agent not in agents]
+
+
+def seen_servers(outside: Outside, needs: Needs) -> Iterator[Mount]:
+    """What an agent behind `strict` sees for the sake of its MCP servers, besides what it has."""
+    secret = [*outside.hidden, *outside.hidden_files, *needs.hidden, *_others(outside, needs)]
+    whole = secret if outside.home is None else [*secret, outside.home]
+    inner = (*secret, needs.workspace, *needs.own, *needs.writes)
+    for name, source in needs.servers:
+        for path in (name, source):
+            if _held(path, inner) or any(each.is_relative_to(path) for each in whole):
+                break
+        else:
+            yield Mount(Kind.READ_ONLY, name, source)
 
 
 def _hiding(directories: Iterable[Path], files: Iterable[Path]) -> Iterator[Mount]:

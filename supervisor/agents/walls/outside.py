@@ -142,9 +142,13 @@ def needs_of(
     workspace: Path,
     own: Path,
     prefix: Path,
+    servers: Iterable[Sequence[str]] = (),
 ) -> Needs:
     """What an agent needs that is started with this command and environment. `own`: its conversation's
-    directory. `prefix`: that of installed agents. `workspace`: as it is named; links in it count."""
+    directory. `prefix`: that of installed agents. `workspace`: as it is named; links in it count. `servers`:
+    the commands of its MCP servers."""
+    path, user = environment.get("PATH"), Path.home().resolve()
+    found = {each for command in servers for each in started(command, path, user)}
     named = [workspace, prefix]
     home, temporary = environment.get("HOME"), environment.get("TMPDIR")
     if home is not None:
@@ -158,7 +162,8 @@ def needs_of(
         workspace=workspace.resolve(),
         asked=workspace,
         own=tuple(sorted(ours)),
-        programs=programs(argv, environment.get("PATH"), prefix, Path.home().resolve()),
+        programs=programs(argv, path, prefix, user),
+        servers=tuple((each, each.resolve()) for each in sorted(found)),
         hidden=tuple(each.resolve() for each in short_places(own) if each.is_dir() and not each.is_symlink()),
         aliases=tuple(
             (name, name.resolve()) for name in named if name.is_symlink() and name.resolve() in known
@@ -186,9 +191,23 @@ def programs(argv: Sequence[str], path: str | None, prefix: Path, home: Path | N
     return tuple(sorted(each for each in found if each.exists() and not _is_system(each)))
 
 
+def started(command: Sequence[str], path: str | None, home: Path | None) -> Iterator[Path]:
+    """What running an MCP server needs besides the system: the installs of its program, and files among its
+    arguments. Of these not the directories: beside a script or a key in the home lies what is a person's.
+
+    A relative path is one in the workspace.
+    """
+    program, *arguments = command
+    if program.startswith("/") or "/" not in program:
+        yield from (each for each in _installs(program, path, home) if not _is_system(each))
+    for each in arguments:
+        if each.startswith("/") and _is_file(Path(each)) and not _is_system(Path(each)):
+            yield Path(each)
+
+
 def _installs(name: str, path: str | None, home: Path | None, scripts: int = SCRIPTS_MAX) -> Iterator[Path]:
     where = name if "/" in name else shutil.which(name, path=path)
-    if where is None or not Path(where).is_file():
+    if where is None or not _is_file(Path(where)):
         return
     named = Path(where).absolute()
     for each in (named, *_links(named)):
@@ -196,6 +215,13 @@ def _installs(name: str, path: str | None, home: Path | None, scripts: int = SCR
     interpreter = _interpreter(named) if scripts else None
     if interpreter is not None:
         yield from _installs(interpreter, path, home, scripts - 1)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # it may not be looked at, or is no path
+        return False
 
 
 def _is_system(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 from supervisor.agents.spawning.confinement import Ownership
 from supervisor.agents.walls import bubblewrap
-from supervisor.agents.walls.mounts import Needs, Outside
+from supervisor.agents.walls.mounts import Needs, Outside, seen_servers
 from supervisor.agents.walls.wall import Wall
 
 FIRST_USER: Final = 0x7000_0000
@@ -29,7 +29,8 @@ ACCOUNTS_BYTES: Final = 32 * 1024
 
 def ownership(wall: Wall, outside: Outside, needs: Needs) -> Ownership:
     """What belongs to the agent's user inside. Raises OSError."""
-    given = {needs.workspace, *needs.own, *needs.programs, *needs.reads, *needs.writes}
+    servers = [each.source for each in seen_servers(outside, needs) if each.source is not None]
+    given = {needs.workspace, *needs.own, *needs.programs, *servers, *needs.reads, *needs.writes}
     if wall is Wall.GUARD:
         # The rest is seen where it is, so its user has to get through to it.
         masked = (*outside.hidden, *needs.hidden)

@@ -11,7 +11,7 @@ import trio
 
 from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn, with_token
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.mcp.configured import Configured, Server, configured, resolve, without_secrets
+from supervisor.mcp.configured import FROM_FILE, Configured, Server, configured, resolve, without_secrets
 from supervisor.mcp.entry import transport_of, uses_oauth
 from supervisor.mcp.file import FILE, McpFile, McpFileError
 from supervisor.mcp.forward import Forwarded
@@ -42,6 +42,14 @@ class Mounting:
     def servers(self) -> tuple[Server, ...]:
         """The servers that can be mounted, as far as is known without the agent."""
         return tuple(server for server in self.wanted.servers if server.name in self.entries)
+
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        """Those by which the agent starts servers of this machine's file. A client widens no wall by naming
+        others."""
+        ours = [self.entries[each.name] for each in self.servers if each.source == FROM_FILE]
+        found = [entry for entry in ours if transport_of(entry) == "stdio"]
+        return tuple((str(each["command"]), *map(str, each.get("args") or ())) for each in found)
 
 
 async def gather(

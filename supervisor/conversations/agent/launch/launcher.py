@@ -236,7 +236,9 @@ class Launcher:
         network = self.walls.reachable.network
         if tuple(settings.acp_command) == RELAY_COMMAND:
             network = Network.FULL  # it runs elsewhere: this is Ostler's own relay
-        enclosure = await self._enclosure(wall, record, descriptor, launch.argv, environment, network)
+        enclosure = await self._enclosure(
+            wall, record, descriptor, launch.argv, environment, network, mounting
+        )
         kind = self.kinds(record)
         furnished = await kind.furnish(self, opened, given, own)
         tokens = prepared.tokens.union(furnished.confidential)
@@ -358,20 +360,21 @@ class Launcher:
         argv: Sequence[str],
         environment: Mapping[str, str],
         network: Network,
+        mounting: Mounting,
     ) -> Enclosure | None:
         """The wall around the agent, as it finds its paths now. Raises AgentFailure."""
         if wall is Wall.OFF:
             return None
         from supervisor.agents.walls.outside import needs_of
 
-        workspace = Path(record.start.working_dir)
-        settings = record.agent
+        workspace, own = Path(record.start.working_dir), self.data / record.id
+        settings, servers = record.agent, mounting.commands
         further = Paths(
             reads=tuple(map(Path, settings.acp_walls_read)), writes=tuple(map(Path, settings.acp_walls_write))
         )
 
         def build() -> Enclosure | None:
-            needs = needs_of(descriptor.key, argv, environment, workspace, self.data / record.id, self.prefix)
+            needs = needs_of(descriptor.key, argv, environment, workspace, own, self.prefix, servers)
             return self.walls.enclosure(wall, needs, network=network is Network.FULL, further=further)
 
         try:
