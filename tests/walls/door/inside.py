@@ -72,12 +72,12 @@ class Opened:
     user: str
     refused: list[tuple[str, int, str]] = field(default_factory=list)
 
-    def command(self, argv: Sequence[str], flags: Sequence[str] = FLAGS) -> list[str]:
-        return self.around(self.door.command(argv, inside=INSIDE), flags)
+    def command(self, argv: Sequence[str], flags: Sequence[str] = FLAGS, place: str = INSIDE) -> list[str]:
+        return self.around(self.door.command(argv, inside=place), flags, place)
 
-    def around(self, argv: Sequence[str], flags: Sequence[str] = FLAGS) -> list[str]:
+    def around(self, argv: Sequence[str], flags: Sequence[str] = FLAGS, place: str = INSIDE) -> list[str]:
         """A command in a namespace of its own, which sees the door's directory."""
-        bind = ("--ro-bind", str(self.door.directory), INSIDE)
+        bind = ("--ro-bind", str(self.door.directory), place)
         return [*_as_user(self.user), "bwrap", *flags, *bind, "--", *argv]
 
     def start(self, program: str, *words: str, **popen: object) -> subprocess.Popen[str]:

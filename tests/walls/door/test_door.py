@@ -755,6 +755,13 @@ async def test_the_program_inherits_nothing_of_the_shim(tmp_path: Path) -> None:
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)) == 0
 
 
+async def test_a_door_is_found_by_a_path_that_is_too_long_for_a_socket(user: str, tmp_path: Path) -> None:
+    async with opened(tmp_path, user=user) as door:
+        command = door.command(["echo", "through"], place=f"/run/{'deep/' * 30}door")
+        done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+        assert (done.stdout, done.stderr) == (b"through\n", b"")
+
+
 async def test_a_program_that_is_not_there_is_said(tmp_path: Path) -> None:
     async with opened(tmp_path) as agent:
         process = subprocess.Popen(

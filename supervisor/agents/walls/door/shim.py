@@ -56,7 +56,11 @@ def hand_over(path: str) -> None:
     handed = listeners()
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     channel.settimeout(ANSWER_SECONDS)
-    channel.connect(path)
+    # By the descriptor of its directory: the path of a socket has 107 bytes at most.
+    directory, name = os.path.split(path)
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    channel.connect(f"/proc/self/fd/{opened}/{name}")
+    os.close(opened)
     rights = b"".join(each.fileno().to_bytes(DESCRIPTOR_BYTES, sys.byteorder) for each in handed)
     channel.sendmsg([b"d"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     if not channel.recv(1):
