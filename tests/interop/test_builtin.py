@@ -352,6 +352,7 @@ async def test_nothing_comes_between_a_streamed_text_and_its_event(
             ]
         )
         await one.turn("Look.")
+        await one.socket.wait_for(lambda frame: frame.get("value") == "finished")
         frames = one.socket.frames
         stats = [at for at, frame in enumerate(frames) if frame.get("key") == "stats"]
         said = [at for at, frame in enumerate(frames) if frame["source"] == "agent" and "id" in frame]
