@@ -193,7 +193,7 @@ def programs(argv: Sequence[str], path: str | None, prefix: Path, home: Path | N
 
 def started(command: Sequence[str], path: str | None, home: Path | None) -> Iterator[Path]:
     """What running an MCP server needs besides the system: the installs of its program, and files among its
-    arguments. Of these not the directories: beside a script or a key in the home lies what is a person's.
+    arguments. Of these not the directories: next to a script or a key in the home lies what is a person's.
 
     A relative path is one in the workspace.
     """
