@@ -1,9 +1,10 @@
 """Every agent of the catalogue behind a wall, started by a server: it answers, and runs a command.
 
 That is one turn each. The other tests of this room are tried behind a wall by hand, as an ordinary user with
-a shell who can read the checkout, and with temporary files outside of /tmp, which Codex' own sandbox hides:
+a shell who can read the checkout, and with temporary files outside of /tmp, which Codex' own sandbox hides.
+`strict` shows no MCP server's program that a client names, and some tests name one of the checkout's:
 
-    export PYTEST_DEBUG_TEMPROOT=/var/tmp
+    export PYTEST_DEBUG_TEMPROOT=/var/tmp OSTLER_WALLS_READ=$PWD
     OSTLER_WALLS=guard scripts/test -m interop tests/interop
     OSTLER_WALLS=strict OSTLER_AGENT_NETWORK=door scripts/test -m interop tests/interop/test_builtin.py
 """

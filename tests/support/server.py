@@ -28,6 +28,7 @@ INHERITED = (
     "TMPDIR",
     "COVERAGE_PROCESS_START",
     "OSTLER_WALLS",
+    "OSTLER_WALLS_READ",
     "OSTLER_AGENT_NETWORK",
 )
 OUTPUT_TAIL = 8000  # characters of the server's output shown when a test fails
