@@ -313,7 +313,7 @@ async def test_a_stranger_in_an_agents_control_group_outlives_the_agent(tmp_path
             assert await first_line(process) == "up"
             group = next(
                 path
-                for path in cgroup.leftovers(cgroup.own_group(), containment.instance)
+                for path in cgroup.leftovers(cgroup.agents_group(), containment.instance)
                 if process.pid in cgroup.members(path)
             )
             (group / "cgroup.procs").write_text(str(other.pid))

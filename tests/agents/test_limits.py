@@ -1,8 +1,8 @@
 """Limits of an agent's process tree: what holds which, what is said, and real processes that hit them.
 
-Control groups of version 2 are a directory with the kernel's rules in most of these tests. Two ask the kernel
-itself, and are skipped where it offers no controllers: `systemd-run --user --scope -p Delegate=yes` starts a
-test that gets some.
+Control groups of version 2 are a directory with the kernel's rules in most of these tests. Some ask the
+kernel itself, and are skipped where it offers no controllers, or where others than pytest are in its group:
+`systemd-run --user --scope -p Delegate=yes` starts a pytest, without workers, that gets some.
 """
 
 from __future__ import annotations
@@ -448,18 +448,19 @@ def test_a_kill_after_an_earlier_one_that_was_reported_is_another_matter(tmp_pat
 
 @pytest.fixture
 def real_group() -> Iterator[Path]:
-    """A group of the kernel's below that of this process, which may have controllers."""
+    """A group of the kernel's with controllers, below that of this process, which moves as a server does."""
     own = cgroup.agents_group()
     if own is None:
         pytest.skip("no control group of version 2 to be had")
+    ours = tree.descendants([os.getpid()], tree.process_table())
+    if not {"memory", "pids"} <= cgroup.enable(own, WANTED, {os.getpid(), *ours}):
+        pytest.skip("no controllers of memory and processes to be had")
     made = own / f"test-limits-{os.getpid()}"
     try:
         made.mkdir()
     except OSError:
         pytest.skip("no control group of version 2 to be had")
     try:
-        if not cgroup.offered(made):
-            pytest.skip("no controller to be had")
         yield made
     finally:
         assert wait_until(lambda: cgroup.remove(made), WAIT_S)
@@ -474,7 +475,7 @@ def test_the_kernel_lets_the_server_move_and_enable_controllers(real_group: Path
             (real_group / cgroup.PROCESSES_FILE).write_text(str(each.pid))
         # Its rule: not while the group holds a process.
         with pytest.raises(OSError, match="busy"):
-            (real_group / cgroup.ENABLED_FILE).write_text(f"+{min(wanted)}")
+            (real_group / cgroup.ENABLED_FILE).write_text("+memory")
         assert cgroup.enable(real_group, wanted, {servers[0].pid}) == set()
         assert cgroup.enable(real_group, wanted, {each.pid for each in servers}) == wanted
         assert cgroup.members(real_group / cgroup.SERVER_GROUP) == {each.pid for each in servers}
