@@ -360,6 +360,23 @@ def test_nothing_moves_where_everything_is_enabled_or_nothing_is_offered(
     assert cgroup._pids(tmp_path) == {7}
 
 
+@pytest.mark.parametrize("kind", ["domain", "domain invalid"])
+def test_a_group_below_which_no_process_may_be_is_refused(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    mkdir: Callable[[Path], None] = Path.mkdir
+
+    def make(path: Path) -> None:
+        mkdir(path)
+        (path / cgroup.KILL_FILE).touch()
+        (path / cgroup.TYPE_FILE).write_text(f"{kind}\n")
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    (tmp_path / cgroup.ENABLED_FILE).write_text("pids\n")
+    reason = cgroup.probe(tmp_path)
+    assert reason is None if kind == "domain" else "enabled (here: pids)" in str(reason)
+
+
 def test_agents_groups_stay_where_they_were(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mountinfo").write_text("2 1 0:2 / /cg rw - cgroup2 c rw\n")
@@ -488,6 +505,21 @@ def test_the_kernel_lets_the_server_move_and_enable_controllers(real_group: Path
         for each in servers:
             each.kill()
             each.wait()
+
+
+@linux
+def test_a_group_that_holds_processes_and_controllers_of_threads_takes_no_agents(real_group: Path) -> None:
+    """The kernel enables some controllers all the same, and then no process may enter a group below."""
+    stranger = subprocess.Popen(["sleep", "100"])
+    try:
+        (real_group / cgroup.PROCESSES_FILE).write_text(str(stranger.pid))
+        assert cgroup.probe(real_group) is None
+        (real_group / cgroup.ENABLED_FILE).write_text("+pids")
+        assert "pids" in str(cgroup.probe(real_group))
+        assert cgroup.enable(real_group, WANTED, {stranger.pid}) == {"pids"}
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 @linux

@@ -31,6 +31,10 @@ PREFIX: Final = "ostler-"
 OFFERED_FILE: Final = "cgroup.controllers"
 ENABLED_FILE: Final = "cgroup.subtree_control"
 
+TYPE_FILE: Final = "cgroup.type"
+"""Among others `domain invalid`: no process may enter it, since one above it holds processes and has
+controllers enabled that the kernel allows there (those of threads, such as `pids`)."""
+
 SERVER_GROUP: Final = "ostler-server"
 """The cgroup into which the server moves with its warden and its spawner, next to those of the agents. No
 agent has this name (`create`)."""
@@ -145,6 +149,12 @@ def probe(group: Path) -> str | None:
     try:
         if not (trial / KILL_FILE).exists():
             return "the kernel has no cgroup.kill (it requires Linux 5.14)"
+        if "invalid" in _words(trial / TYPE_FILE):
+            enabled = " ".join(sorted(_words(group / ENABLED_FILE))) or "none"
+            return (
+                f"no process may enter a cgroup in {group}: it or one above it holds processes while it "
+                f"has controllers enabled (here: {enabled}); disable them, the server enables what it needs"
+            )
         if not os.access(group / PROCESSES_FILE, os.W_OK):
             return (
                 f"cannot move processes out of {group}: it is not delegated (Delegate=yes in a systemd unit)"
