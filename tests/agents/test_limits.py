@@ -451,6 +451,23 @@ def test_an_agent_that_the_kernel_ended_for_its_memory_is_said_to_have_been(tmp_
     assert "The kernel ended it." in hit.text
 
 
+def test_a_refused_process_explains_only_an_end_of_the_agents_own(tmp_path: Path) -> None:
+    group(tmp_path, pids__events="max 3\n", pids__current="64\n")
+    failed = ExitStatus(code=1, signal=None, uptime=1.0)
+    keeper = keep(ALL, EVERYTHING, tmp_path)
+    keeper.ended(failed)
+    hit = keeper.explain(failed, [])
+    assert hit is not None
+    assert hit.text == (
+        "The agent had 64 processes and threads; the limit is 64 processes and threads "
+        "(OSTLER_AGENT_PROCESSES). It could start no more, and ended. "
+        "Raise the limit, or let the agent start less at a time."
+    )
+    keeper = keep(ALL, EVERYTHING, tmp_path)
+    keeper.ended(KILLED)
+    assert keeper.explain(KILLED, []) is None
+
+
 def test_a_kill_after_an_earlier_one_that_was_reported_is_another_matter(tmp_path: Path) -> None:
     group(tmp_path, memory__events="oom_kill 1\n")
     keeper = keep(ALL, EVERYTHING, tmp_path)

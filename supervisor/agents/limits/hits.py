@@ -104,6 +104,8 @@ class LimitHit:
             said, then = REFUSED[self.limit], ""
         else:
             said, then = USED[self.limit].format(used=self.limit.amount(self.used)), ENDED[self.how]
+            if self.how is Mechanism.CGROUP and self.limit is Limit.PROCESSES:
+                then = " It could start no more, and ended."  # by itself: the kernel ends nothing for that
         if not self.ended:
             then = CONTINUES.get(self.limit, "")
         most = self.limit.amount(self.most)

@@ -108,7 +108,13 @@ class Keeper:
     def ended(self, status: ExitStatus) -> None:
         """Note its exit, and find out whether a limit was the reason. Call it while the group exists."""
         if self.hit is None and (status.code != 0 or status.signal is not None):
-            self.hit = by_signal(self.holding, status) or next(self._counters(ended=True), None)
+            # A process that could not be started leads to no signal from outside.
+            counted = (
+                each
+                for each in self._counters(ended=True)
+                if each.limit is Limit.MEMORY or not status.from_outside
+            )
+            self.hit = by_signal(self.holding, status) or next(counted, None)
 
     def explain(self, status: ExitStatus, lines: Sequence[str]) -> LimitHit | None:
         """The limit that ended it, by what is known or else by its last output; None if no limit did."""
