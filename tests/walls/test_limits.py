@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
+from supervisor.agents.walls.outside import groups
 from tests.support.client import answer_text
 from tests.walls.harness import Made, walled_server
 from tests.walls.test_server import READS, converse, namespaced, terminal
@@ -39,3 +41,16 @@ async def test_limits_hold_behind_a_wall(user_place: Path, made: Made) -> None:
                 await trio.sleep(0.1)
         assert (found[0]["limit"], found[0]["held_by"]) == ("processes", "namespace")
         assert not found[0]["ended"]
+
+
+@namespaced
+async def test_an_agent_does_not_change_control_groups(user_place: Path, made: Made) -> None:
+    """Those of a delegated group are its user's: it could raise its limits, or kill the server's group."""
+    places = [*groups()]
+    if not places:
+        pytest.skip("no control groups here")
+    async with walled_server(user_place, made, **READS) as server:
+        talk = await converse(server)
+        for place in places:
+            said = answer_text(await server.rest.turn(talk, f"!run mkdir {place}/made-by-agent"))
+            assert any(why in said for why in ("Read-only file system", "No such file")), said

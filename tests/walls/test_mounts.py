@@ -62,6 +62,13 @@ def test_a_guard_has_terminals_of_its_own_and_the_users_devices():
         assert shown(found, path) == Mount(Kind.DEVICES, path, path)
 
 
+def test_a_guard_shows_control_groups_and_lets_none_be_changed():
+    groups = Path("/sys/fs/cgroup")
+    found = mounts(Wall.GUARD, attrs.evolve(OUTSIDE, groups=(groups,)), needs())
+    assert shown(found, groups / "user.slice/memory.max") == Mount(Kind.READ_ONLY, groups, groups)
+    assert shown(found, Path("/sys/devices")).kind is Kind.DEVICES
+
+
 def test_a_guard_hides_logins_of_other_agents_alone():
     found = mounts(Wall.GUARD, OUTSIDE, needs())
     assert shown(found, HOME / ".claude/.credentials.json").kind is Kind.EMPTY

@@ -10,7 +10,7 @@ from supervisor.agents.catalog import load_catalog
 from supervisor.agents.homes import short_path
 from supervisor.agents.homes.short_path import short_places
 from supervisor.agents.walls import outside as outside_module
-from supervisor.agents.walls.outside import OWN_CODE, kept, needs_of, outside, programs, started
+from supervisor.agents.walls.outside import OWN_CODE, groups, kept, needs_of, outside, programs, started
 
 
 @pytest.fixture
@@ -30,6 +30,19 @@ def program(path, text="#!/bin/sh\n"):
 def installs(home, *argv, path=""):
     prefix = home / ".ostler/agents"
     return set(programs(argv, path, prefix, home)) - {prefix, OWN_CODE}
+
+
+def test_control_groups_are_found_where_they_are_mounted(tmp_path):
+    (tmp_path / "a b").mkdir()
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        f"30 1 0:26 / {tmp_path}/a\\040b rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+        f"31 1 0:27 / {tmp_path} rw - cgroup cgroup rw,pids\n"
+        f"32 1 0:28 / {tmp_path}/missing rw - cgroup cgroup rw,cpu\n"
+        f"33 1 0:29 / {tmp_path} rw - tmpfs cgroup rw\n"
+    )
+    assert list(groups(table)) == [tmp_path / "a b", tmp_path]
+    assert list(groups(tmp_path / "none")) == []
 
 
 def test_of_the_system_nothing_more_is_needed(home):

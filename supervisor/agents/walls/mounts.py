@@ -67,6 +67,8 @@ class Outside:
     """What programs need of `/run`."""
     devices: tuple[Path, ...] = ()
     """What the user can use of `/dev` besides the harmless devices; none of the terminals."""
+    groups: tuple[Path, ...] = ()
+    """Where control groups are mounted."""
 
 
 @attrs.frozen(kw_only=True)
@@ -118,6 +120,9 @@ def mounts(wall: Wall, outside: Outside, needs: Needs) -> list[Mount]:
 
 def _guard(outside: Outside, needs: Needs) -> Iterator[Mount]:
     yield Mount(Kind.DEVICES, ROOT, ROOT)
+    # A delegated group is the user's: a write there raises the agent's limits, or kills what is in another.
+    for path in outside.groups:
+        yield Mount(Kind.READ_ONLY, path, path)
     yield from _processes()
     # With terminals of its own: what is written to the user's may be commands for their emulator.
     yield Mount(Kind.NEW_DEVICES, DEV)

@@ -4,6 +4,7 @@ thread."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,7 +72,22 @@ def outside(
         logins=logins,
         runtime=tuple(path for path in map(Path, RUNTIME) if path.exists()),
         devices=tuple(_devices(Path("/dev"))),
+        groups=tuple(groups()),
     )
+
+
+def groups(mounts: Path = Path("/proc/self/mountinfo")) -> Iterator[Path]:
+    """Where control groups of either version are mounted."""
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if after.split(" ", 1)[0] in ("cgroup", "cgroup2"):
+            point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
+            if os.path.isdir(point):  # noqa: PTH112 - where this user may not look, it is none
+                yield Path(point)
 
 
 def _devices(directory: Path) -> Iterator[Path]:
