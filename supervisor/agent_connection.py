@@ -4,6 +4,7 @@ within bounds. The proxy of MCP servers with a login and the network door are ma
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import h11
@@ -11,6 +12,7 @@ import trio
 
 from supervisor.fairness import share
 from supervisor.http_headers import Headers
+from supervisor.patience import ended_by
 
 CHUNK_BYTES: Final = 64 * 1024
 """Bytes that are read at once. What is read is sent on before more is read."""
@@ -90,30 +92,18 @@ class AgentConnection:
 
     async def _while_there(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work`; cancel it when the agent closes its connection."""
-        failed: Exception | None = None
-        async with trio.open_nursery() as nursery:
+        async with ended_by(self._left):
+            await work()
 
-            async def watch() -> None:
-                ahead = 0
-                await self._read.wait()  # until then, reading the body notices a disconnect
-                try:
-                    while data := await self._stream.receive_some(CHUNK_BYTES):
-                        ahead += len(data)
-                        if ahead > AHEAD_BYTES:
-                            break
-                        self._http.receive_data(bytes(data))
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(watch)
-            try:
-                await work()
-            except Exception as error:  # noqa: BLE001 - raised below, and not in a group
-                failed = error
-            nursery.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
+    async def _left(self) -> None:
+        ahead = 0
+        await self._read.wait()  # until then, reading the body notices a disconnect
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await self._stream.receive_some(CHUNK_BYTES):
+                ahead += len(data)
+                if ahead > AHEAD_BYTES:
+                    break
+                self._http.receive_data(bytes(data))
 
     async def _write(self, event: h11.Event) -> None:
         data = self._http.send(event)

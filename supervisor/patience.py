@@ -2,7 +2,7 @@
 
 An agent or a client can name a file on a file system that never answers. A thread that waits there cannot be
 ended, but it can be abandoned: the caller continues, the thread counts against the limiter of its kind until
-it ends, and the process exits without it.
+it ends, and the process exits without it. `ended_by` gives up what something else makes needless.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -127,6 +128,29 @@ async def in_time(
             task.give_up()
             raise
     raise PathTimeout(f"it took longer than {seconds:g} s {what}: the file system does not answer")
+
+
+@asynccontextmanager
+async def ended_by(wait: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Cancel the block when `wait`, which raises nothing, returns.
+
+    An exception of the block comes out as it is, not in a group.
+    """
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised below, not in a group
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 def read_regular(path: Path, most: int) -> bytes:

@@ -247,9 +247,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     "a task that lives as long as a conversation's: Runner.stop cancels it": (
         "supervisor/conversations/agent/lifecycle/lifecycle.py::AgentLifecycle._own",
         "supervisor/conversations/state/queue.py::TurnQueue.more_comes",
-        "supervisor/conversations/turns/cancelling.py::CancelLadder._ends_before_a_message.message",
         "supervisor/conversations/turns/debouncer.py::Debouncer.run",
-        "supervisor/conversations/turns/prompting.py::Prompting._unless_called_off.call_off",
         "supervisor/conversations/turns/runner.py::Runner._until_idle",
         "supervisor/conversations/turns/mid_turn.py::MidTurnMessages._next",
     ),
@@ -274,7 +272,6 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/agents/process.py::_wait_exit",
         "supervisor/conversations/agent/warm/fork_parent.py::ForkParent.hibernate",
         "supervisor/conversations/agent/warm/fork_parent.py::ForkParent.run",
-        "supervisor/conversations/agent/warm/fork_parent.py::ForkParent.run.ended",
         "supervisor/conversations/agent/incarnation.py::explain_end",
         "supervisor/conversations/agent/lifecycle/lifecycle.py::AgentLifecycle._ensure",
         "supervisor/conversations/agent/lifecycle/lifecycle.py::AgentLifecycle._make_ready",
@@ -300,7 +297,6 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/hooks/hooks.py::Hooks.calls_settled",
         "supervisor/workspace/commands/bash.py::Bash._attend",
         "supervisor/workspace/commands/bash.py::Bash._attend.read_all",
-        "supervisor/workspace/commands/bash.py::_either.wait",
         "supervisor/workspace/git/command.py::Session._run_now",
         "supervisor/workspace/git/delta.py::_to_disk",
         "supervisor/workspace/git/worktree.py::_require_room",
@@ -321,7 +317,6 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/agents/pipes.py::AgentPipe._receive",
         "supervisor/agents/spawning/link.py::send_request",
         "supervisor/agents/spawning/link.py::receive",
-        "supervisor/conversations/agent/side/side_session.py::_prompt.stop_when_full",
     ),
     "the thread of the journal, or another task of the loop": (
         "gateway/api/acp/earlier.py::outcome_of",
@@ -345,7 +340,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a person who logs in, within the caller's deadline": ("supervisor/mcp/callback.py::Callback.answer",),
     "the body of a request of an agent: BODY_SECONDS for each piece, and the end of the answer cancels it": (
-        "supervisor/agent_connection.py::AgentConnection._while_there.watch",
+        "supervisor/agent_connection.py::AgentConnection._left",
     ),
     "what ends the work of a helper, cancelled with it": ("supervisor/mcp/helper.py::main.guard",),
     "the input of a helper, which the server closes": ("supervisor/mcp/helper.py::Talk.line",),
@@ -519,7 +514,8 @@ def threads(source: str) -> bool:
 
 
 def waits(source: str) -> set[str]:
-    """The functions that wait without a deadline."""
+    """The functions that wait without a deadline. What `ended_by` waits for is not among them: that ends with
+    its block."""
     nurseries = set(re.findall(r"open_nursery\(\) as (\w+)", source)) | {"nursery", "_nursery"}
 
     def found(node: ast.AST) -> bool:

@@ -41,6 +41,7 @@ from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.offline.probe_client import ProbeClient
+from supervisor.patience import ended_by
 from supervisor.settings.agent import AgentSettings
 
 PASS: Final = "PASS"  # noqa: S105 - no password
@@ -270,11 +271,9 @@ class Probe:
         handler.harmless = COUNTED
         counter = trio.Path(run.plan.cwd) / COUNTER
         with trio.move_on_after(self._seconds):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._end_of, run, self._prompt_params(f"{RUN} {COUNTED}"), nursery)
+            async with ended_by(partial(self._end_of, run, self._prompt_params(f"{RUN} {COUNTED}"))):
                 while not await counter.exists():  # noqa: ASYNC110 - a file of another process
                     await trio.sleep(COUNTER_LOOK_SECONDS)
-                nursery.cancel_scope.cancel()
         if not await counter.exists():
             raise _Skip(SKIPPED, f"the agent did not run {COUNTED!r}")
         with suppress(ProcessLookupError):
@@ -293,11 +292,10 @@ class Probe:
             await run.connection.request("session/prompt", self._prompt_params(PROMPT), timeout=self._seconds)
         return await _lines(trio.Path(run.plan.cwd) / COUNTER)
 
-    async def _end_of(self, run: Incarnation, params: Mapping[str, Any], nursery: trio.Nursery) -> None:
+    async def _end_of(self, run: Incarnation, params: Mapping[str, Any]) -> None:
         """Wait for the end of a turn in which the command does not run."""
         with suppress(*FAILURES):
             await run.connection.request("session/prompt", params, timeout=self._seconds)
-        nursery.cancel_scope.cancel()
 
     @asynccontextmanager
     async def _running(self, prepare: Prepare) -> AsyncIterator[tuple[Incarnation | None, ProbeClient]]:

@@ -6,7 +6,7 @@ order. The calls are synchronous, so no other task runs between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
 from supervisor.journal.errors import JournalError
+from supervisor.patience import ended_by
 
 PROTOCOL: Final = "$/"
 """The prefix of notifications about the protocol itself, such as `$/cancel_request`."""
@@ -368,9 +369,8 @@ class AgentHandler:
             return
         await journal_log.room()
         while self._at_work and journal_log.trouble is not None:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_first, nursery, self._journal.writable)
-                nursery.start_soon(_first, nursery, self._queue.called_off.wait)
+            async with ended_by(self._queue.called_off.wait):
+                await self._journal.writable()
             self._silence.touch()  # blocked time is not silence
 
     @property
@@ -397,8 +397,3 @@ def _plain(params: Any) -> Any:
 
 async def _at_once(answer: Any) -> Any:
     return answer
-
-
-async def _first(nursery: trio.Nursery, wait: Callable[[], Awaitable[object]]) -> None:
-    await wait()
-    nursery.cancel_scope.cancel()

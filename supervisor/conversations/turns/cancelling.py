@@ -15,6 +15,7 @@ from supervisor.conversations.agent.lifecycle.repair import SessionRepair
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
+from supervisor.patience import ended_by
 
 
 class CancelLadder:
@@ -51,15 +52,8 @@ class CancelLadder:
 
     async def _ends_before_a_message(self, turn: Turn, seconds: float) -> None:
         """Wait for the end of the turn, until the next message waits for that."""
-        async with trio.open_nursery() as nursery:
-
-            async def message() -> None:
-                await self._queue.more_comes()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(message)
+        async with ended_by(self._queue.more_comes):
             await self._ends_within(turn, seconds)
-            nursery.cancel_scope.cancel()
 
     async def _ends_within(self, turn: Turn, seconds: float) -> bool:
         settled = self._queue.settled

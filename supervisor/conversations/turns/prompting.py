@@ -26,6 +26,7 @@ from supervisor.conversations.turns.mid_turn import MidTurnMessages
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
 from supervisor.conversations.turns.unasked import Unasked
+from supervisor.patience import ended_by
 
 STDERR_SECONDS: Final = 0.1
 """Seconds to wait for standard error that an agent wrote before its answer, since it comes by another
@@ -272,26 +273,13 @@ class Prompting:
     async def _unless_called_off(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do what a turn waits for, unless the turn is called off meanwhile. Returns whether it was done.
 
-        Raises what the work raises of AgentFailure and ConnectionLost.
+        Raises what the work raises.
         """
         done = False
-        failure: AgentFailure | ConnectionLost | None = None
-        async with trio.open_nursery() as nursery:
-
-            async def call_off() -> None:
-                await self._queue.called_off.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(call_off)
-            try:
-                await work()
-                done = True
-            except (AgentFailure, ConnectionLost) as error:
-                failure = error
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return done
+        async with ended_by(self._queue.called_off.wait):
+            await work()
+            done = True
+        return done  # noqa: RET504 - the block may be cancelled
 
     def _may_resend(self, agent: Incarnation, turn: Turn, done: bool) -> bool:
         """Whether to send the prompt again; else the turn was called off, and ends. An agent that is still

@@ -19,6 +19,7 @@ from supervisor.agents.errors import SpawnError
 from supervisor.agents.process import AgentProcess, spawn
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.fairness import share
+from supervisor.patience import ended_by
 from supervisor.workspace.commands.log import FAILED, BashCommand, BashLog, BashOutput, Scope, encode
 from supervisor.workspace.commands.output import Output
 
@@ -281,7 +282,8 @@ class Bash:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_all)
             with trio.move_on_at(command.deadline) as limit:
-                await _either(ended, command.asked)
+                async with ended_by(command.asked.wait):
+                    await ended.wait()
             late = limit.cancelled_caught and not command.asked.is_set()
             if not ended.is_set():
                 await process.stop()
@@ -355,17 +357,6 @@ async def _read(stream: trio.lowlevel.FdStream, take: Callable[[bytes], None]) -
             await relaying.turn()
             take(bytes(data))
             relaying.rest()
-
-
-async def _either(one: trio.Event, other: trio.Event) -> None:
-    async with trio.open_nursery() as nursery:
-
-        async def wait(event: trio.Event) -> None:
-            await event.wait()
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(wait, one)
-        nursery.start_soon(wait, other)
 
 
 def _code(status: ExitStatus) -> int:

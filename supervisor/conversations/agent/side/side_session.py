@@ -38,6 +38,7 @@ from supervisor.conversations.agent.side.registry import SideSession
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout
 from supervisor.conversations.state.failures import from_rpc
+from supervisor.patience import ended_by
 
 log = structlog.get_logger(__name__)
 
@@ -215,28 +216,18 @@ async def _side(
 
 async def _prompt(run: Incarnation, side: SideSession, content: Sequence[Mapping[str, Any]]) -> str:
     answer: Any = None
-    failure: AcpError | None = None
     ended = False
     try:
-        async with trio.open_nursery() as nursery:
-
-            async def stop_when_full() -> None:
-                await side.full.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(stop_when_full)
+        async with ended_by(side.full.wait):
             params = {"sessionId": side.session_id, "prompt": list(content)}
-            try:
-                answer = await run.connection.request("session/prompt", params, timeout=math.inf)
-            except AcpError as error:
-                failure = error
+            answer = await run.connection.request("session/prompt", params, timeout=math.inf)
             ended = True
-            nursery.cancel_scope.cancel()
+    except AcpError:
+        ended = True
+        raise
     finally:
         if not ended:
             run.connection.notify("session/cancel", {"sessionId": side.session_id})
-    if failure is not None:
-        raise failure
     said = shorten_session_id(run.plan.mask.text(side.answer), side.session_id)
     if ended and not side.answer:
         reason = parse_prompt_result(answer).stop_reason

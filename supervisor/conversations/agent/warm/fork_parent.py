@@ -13,6 +13,7 @@ from supervisor.agents.containment.marker import Snapshot
 from supervisor.agents.endings import StopPolicy
 from supervisor.agents.spawning.forker import Forker, open_forker
 from supervisor.conversations.agent.launch.plan import Plan
+from supervisor.patience import ended_by
 
 log = structlog.get_logger(__name__)
 
@@ -74,15 +75,8 @@ class ForkParent:
             ) as forker:
                 self.forker = forker
                 self.decided.set()
-                async with trio.open_nursery() as nursery:
-
-                    async def ended() -> None:
-                        await forker.process.exited.wait()
-                        nursery.cancel_scope.cancel()
-
-                    nursery.start_soon(ended)
+                async with ended_by(forker.process.exited.wait):
                     await forker.gone.wait()
-                    nursery.cancel_scope.cancel()
         finally:
             self.decided.set()
 
