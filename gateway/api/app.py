@@ -133,36 +133,19 @@ def create_app(services: Services) -> Application:
     docs.install(app)
     console.install(app)
 
-    async def events_socket(conversation_id: str) -> Response | None:
-        return await serve(services, conversation_id, EventsDialect.of)
+    async def remote_acp() -> Response | None:
+        return await serve_acp(services, bridge=False) if services.config.acp else refusal()
 
-    async def session_socket(conversation_id: str) -> Response | None:
-        return await serve(services, conversation_id, SessionDialect.of)
-
-    async def acp_socket() -> Response | None:
-        return await serve_acp(services, bridge=True)
-
-    async def remote_acp_socket() -> Response | None:
-        if not services.config.acp:
-            return refusal()
-        return await serve_acp(services, bridge=False)
-
-    async def bash_socket() -> Response | None:
-        return await serve_bash(services)
-
-    async def output_socket(conversation_id: str) -> Response | None:
-        return await serve_output(services, conversation_id)
-
-    async def overview_socket() -> Response | None:
-        return await serve_overview(services)
-
-    app.add_websocket("/acp", view_func=remote_acp_socket)
-    app.add_websocket("/sockets/acp", view_func=acp_socket)
-    app.add_websocket("/sockets/agents/<conversation_id>", view_func=output_socket)
-    app.add_websocket("/sockets/bash-events", view_func=bash_socket)
-    app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
-    app.add_websocket("/sockets/overview", view_func=overview_socket)
-    app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
+    for path, socket in (
+        ("/acp", remote_acp),
+        ("/sockets/acp", partial(serve_acp, services, bridge=True)),
+        ("/sockets/agents/<conversation_id>", partial(serve_output, services)),
+        ("/sockets/bash-events", partial(serve_bash, services)),
+        ("/sockets/events/<conversation_id>", partial(serve, services, dialect_of=EventsDialect.of)),
+        ("/sockets/overview", partial(serve_overview, services)),
+        ("/sockets/session/<conversation_id>", partial(serve, services, dialect_of=SessionDialect.of)),
+    ):
+        app.add_websocket(path, path, socket)
     # Last, since this is permanent, while a failed creation is tried again.
     services.known.also.append(services.saved.paths)
     return app

@@ -7,7 +7,7 @@ time after the last one has left. A follower holds one number, so a slow one cos
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from itertools import takewhile
@@ -504,17 +504,3 @@ class Overview:
         self._gone.pop(shown["id"], None)  # made again under the same id
         self._lines[shown["id"]] = Line(self.version, shown, tight(orjson.dumps(shown)), source)
         self._lines.move_to_end(shown["id"])
-
-
-def grouped(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
-    """The lines, in groups of about `most` bytes of JSON."""
-    group: list[Line] = []
-    size = 0
-    for line in lines:
-        group.append(line)
-        size += len(line.body)
-        if size >= most:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group

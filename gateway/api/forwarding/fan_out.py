@@ -21,8 +21,8 @@ from gateway.http.application import Body
 from supervisor.machines.errors import OwnedElsewhere, Place
 
 if TYPE_CHECKING:
-    from gateway.api.contract import ServerView
     from gateway.api.services import Services
+    from supervisor.machines.membership import ServerView
 
 log = structlog.get_logger(__name__)
 

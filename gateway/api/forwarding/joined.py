@@ -15,8 +15,8 @@ from gateway.api.forwarding.sockets import connected
 from gateway.api.sockets.websocket import Closed
 
 if TYPE_CHECKING:
-    from gateway.api.contract import ServerView
     from gateway.api.services import Services
+    from supervisor.machines.membership import ServerView
 
 log = structlog.get_logger(__name__)
 

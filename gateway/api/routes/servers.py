@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 from quart import request
 
 from gateway.api import schemas
-from gateway.api.contract import ServerView
 from gateway.api.errors import ApiError
 from gateway.api.routing import Group, Param
 from gateway.api.services import Services
 from gateway.configuration.joining import HEADER
 from gateway.http.access import from_header
+
+if TYPE_CHECKING:
+    from supervisor.machines.membership import ServerView
 
 TAG: Final = "Operators"
 
@@ -70,15 +73,5 @@ async def described(services: Services) -> list[dict[str, Any]]:
 
 
 def _shown(server: ServerView) -> dict[str, Any]:
-    return {
-        "name": server.name,
-        "address": server.address,
-        "version": server.version,
-        "labels": dict(server.labels),
-        "state": server.state,
-        "free_bytes": server.free_bytes,
-        "conversations": server.conversations,
-        "lease_seconds": round(server.lease_seconds, 3),
-        "started": server.started,
-        "this": server.this,
-    }
+    shown = attrs.asdict(server, recurse=False, filter=lambda field, _: field.name != "server")
+    return {**shown, "lease_seconds": round(server.lease_seconds, 3)}

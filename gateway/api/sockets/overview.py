@@ -18,9 +18,10 @@ from gateway.api.requests.reading import Handshake
 from gateway.api.services import Services
 from gateway.api.sockets.exchange import Talk
 from gateway.api.sockets.handshake import serve_socket
+from gateway.api.sockets.serve import grouped
 from gateway.api.sockets.websocket import TRY_LATER, Closed, send_text
 from gateway.http.client_connection import current
-from supervisor.conversations.overview import Line, Overview, grouped
+from supervisor.conversations.overview import Line, Overview
 
 COUNTED_AS: Final = "overview"
 """Where its sockets are counted; no conversation has such an id."""
@@ -82,11 +83,14 @@ def frames(overview: Overview, wanted: Wanted, version: int, epoch: str | None) 
     found = overview.since(version, epoch)
     shown = [line for line in found.lines if wanted.shows(line)]
     if found.all:
-        opening = [b'{"type":"rows","rows":[%b]}' % _joined(group) for group in grouped(shown, GROUP_BYTES)]
+        bodies = (line.body for line in shown)
+        opening = [
+            b'{"type":"rows","rows":[%b]}' % b",".join(group) for group in grouped(bodies, GROUP_BYTES)
+        ]
         return found.version, [*opening, sync(overview, found.version, everything=True)]
     # A row that a filter hides now may have been shown before.
     gone = [*found.gone, *(line.shown["id"] for line in found.lines if not wanted.shows(line))]
-    groups: list[list[Line]] = list(grouped(reversed(shown), GROUP_BYTES))
+    groups = list(grouped((line.body for line in reversed(shown)), GROUP_BYTES))
     if gone:
         groups.insert(0, [])
     # The client has the later version with the last frame alone: the connection may break between two.
@@ -102,14 +106,10 @@ def sync(overview: Overview, version: int, *, everything: bool = False) -> bytes
     return orjson.dumps({"type": "sync", "epoch": overview.epoch, "version": version, "all": everything})
 
 
-def changes(version: int, lines: Iterable[Line], gone: Sequence[str] = ()) -> bytes:
+def changes(version: int, bodies: Iterable[bytes], gone: Sequence[str] = ()) -> bytes:
     """The frame with rows that changed, and the ids of those that are gone."""
-    given = version, _joined(lines), orjson.dumps(gone)
+    given = version, b",".join(bodies), orjson.dumps(gone)
     return b'{"type":"changes","version":%d,"rows":[%b],"gone":%b}' % given
-
-
-def _joined(lines: Iterable[Line]) -> bytes:
-    return b",".join(line.body for line in lines)
 
 
 async def serve_overview(services: Services) -> Response | None:
