@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final, Literal, NamedTuple, TypedDict, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypedDict, TypeVar
 
 import attrs
 import orjson
 
 from supervisor.journal.rows import Blob, Brief, Listing, Page, Record, RecordOrder, RecordPage, Stored
+from supervisor.journal.storage.schema import BLOCK_EVENTS
 
 T = TypeVar("T")
 
@@ -184,6 +185,15 @@ class Queries(ABC):
     `interrupt` alone is called by others, meanwhile. Raises what the store's `Faults` understand.
     """
 
+    MARK: ClassVar[str]
+    """What stands for a value in a statement."""
+
+    STATUS_BY_CHANGE: ClassVar[str] = "status"
+    """How the status is written in a search that is ordered by the last change."""
+
+    LEFT_OUT: ClassVar[str]
+    """The condition that leaves out ids, which are one value: a list of values has a bound."""
+
     @abstractmethod
     def interrupt(self) -> None:
         """End the statement that runs. Does not wait. Another thread runs it."""
@@ -210,12 +220,18 @@ class Queries(ABC):
     def get(self, key: int, until: int, event_id: str) -> Stored | None:
         """Return the event of this id, if its seq <= until."""
 
-    @abstractmethod
     def count(self, key: int, until: int, kind: str) -> int:
         """Return how many events are of that kind, among those with seq <= until.
 
         The count up to the end of each whole block is stored, so the time does not grow with the events.
         """
+        block = (until + 1) // BLOCK_EVENTS
+        named = {"key": key, "kind": class_name(kind), "block": block, "until": until}
+        return self._kind_count({**named, "begin": block * BLOCK_EVENTS})
+
+    @abstractmethod
+    def _kind_count(self, named: Mapping[str, object]) -> int:
+        """Return the stored count before `block`, and those from `begin` on together."""
 
     @abstractmethod
     def get_blob(self, key: int, blob_id: str) -> Blob | None:
@@ -369,7 +385,6 @@ class Queries(ABC):
     def get_records(self, ids: Sequence[str]) -> list[Record | None]:
         """Return the records of these conversations, in the order asked."""
 
-    @abstractmethod
     def search_records(
         self,
         status: str | None,
@@ -380,10 +395,53 @@ class Queries(ABC):
         without: Collection[str] = (),
     ) -> RecordPage:
         """Return one page of conversations. An unknown page id starts from the beginning."""
+        column, direction, mark = order.column, order.direction, self.MARK
+        condition, values = self._records_where(status, parent_id, without, column)
+        if page is not None:
+            place = f"SELECT {column}, key FROM conversations WHERE id = {mark}"  # noqa: S608 - one of two names
+            for found in self._fetch(place, (self._stored(page),)):
+                condition += f" AND ({column}, key) {'<=' if direction == 'DESC' else '>='} ({mark}, {mark})"
+                values += found
+        clauses = f"WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT {mark}"
+        records = list(map(self._record, self._fetch(f"{RECORDS} {clauses}", (*values, limit + 1))))
+        following = records[limit].id if len(records) > limit else None
+        return RecordPage(items=tuple(records[:limit]), next_page_id=following)
 
-    @abstractmethod
     def count_records(self, status: str | None, parent_id: str | None, without: Collection[str] = ()) -> int:
         """Return the number of conversations."""
+        condition, values = self._records_where(status, parent_id, without)
+        statement = f"SELECT count(*) FROM conversations WHERE {condition}"  # noqa: S608 - terms from here alone
+        ((number,),) = self._fetch(statement, values)
+        return int(number)
+
+    def _records_where(
+        self, status: str | None, parent_id: str | None, without: Collection[str], column: str = ""
+    ) -> tuple[str, list[object]]:
+        """Return the condition of these conversations, and its values. `column`: what they are ordered by."""
+        terms = ["1 = 1"]
+        values: list[object] = []
+        named = self.STATUS_BY_CHANGE if column == "updated_at" else "status"
+        for name, value in ((named, status), ("parent_id", parent_id)):
+            if value is not None:
+                terms.append(f"{name} = {self.MARK}")
+                values.append(self._stored(value))
+        if without:
+            terms.append(self.LEFT_OUT)
+            values.append(self._ids(without))
+        return " AND ".join(terms), values
+
+    @abstractmethod
+    def _fetch(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def _record(self, row: Sequence[Any]) -> Record: ...
+
+    @abstractmethod
+    def _ids(self, ids: Collection[str]) -> object: ...
+
+    def _stored(self, text: str) -> str:
+        """Return a text as it is stored."""
+        return text
 
 
 def leading(sizes: Sequence[tuple[int, int]], most: int) -> list[int]:

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from supervisor.database.address import Database
 from supervisor.journal import queries
 from supervisor.journal.postgres.link import Link
 from supervisor.journal.postgres.values import Bigints, Texts, given, stored
-from supervisor.journal.queries import RECORDS, Filter, Head, Order, Queries, class_name
-from supervisor.journal.rows import Blob, Brief, Listing, Record, RecordOrder, RecordPage, Stored
-from supervisor.journal.storage.schema import BLOCK_EVENTS
+from supervisor.journal.queries import RECORDS, Filter, Head, Order, Queries
+from supervisor.journal.rows import Blob, Brief, Listing, Record, Stored
 
 T = TypeVar("T")
 
@@ -39,6 +38,9 @@ _IN_A_ROW: Final = (
 
 class PostgresQueries(Queries):
     """Queries over one connection."""
+
+    MARK = "%s"
+    LEFT_OUT = "id <> ALL(%s)"
 
     def __init__(self, database: Database) -> None:
         """Connect. Raises psycopg.Error."""
@@ -84,17 +86,8 @@ class PostgresQueries(Queries):
         # With a condition on the number, PostgreSQL may choose the index by number, and read all events.
         return None if found is None or found[5] > until else _event(found)
 
-    def count(self, key: int, until: int, kind: str) -> int:
-        """Return how many events are of that kind."""
-        begin = (until + 1) // BLOCK_EVENTS * BLOCK_EVENTS
-        values = {
-            "key": key,
-            "kind": stored(class_name(kind) or ""),
-            "block": begin // BLOCK_EVENTS,
-            "begin": begin,
-            "until": until,
-        }
-        return _number(self._execute(_COUNT, values).fetchone())
+    def _kind_count(self, named: Mapping[str, object]) -> int:
+        return _number(self._execute(_COUNT, {**named, "kind": stored(str(named["kind"]))}).fetchone())
 
     def get_blob(self, key: int, blob_id: str) -> Blob | None:
         """Return a blob of a conversation."""
@@ -208,40 +201,30 @@ class PostgresQueries(Queries):
     def get_records(self, ids: Sequence[str]) -> list[Record | None]:
         """Return the records of these conversations, in the order asked."""
         rows = self._execute(f"{RECORDS} WHERE id = ANY(%s)", (Texts(ids),)).fetchall()
-        found = {each.id: each for each in map(_record, rows)}
+        found = {each.id: each for each in map(self._record, rows)}
         return [found.get(conversation_id) for conversation_id in ids]
 
-    def search_records(
-        self,
-        status: str | None,
-        parent_id: str | None,
-        order: RecordOrder,
-        page: str | None,
-        limit: int,
-        without: Collection[str] = (),
-    ) -> RecordPage:
-        """Return one page of conversations."""
-        column, direction = order.column, order.direction
-        condition, values = _records_where(status, parent_id, without)
-        if page is not None:
-            found = self._execute(
-                f"SELECT {column}, key FROM conversations WHERE id = %s", (stored(page),)
-            ).fetchone()
-            if found is not None:
-                condition += f" AND ({column}, key) {'<=' if direction == 'DESC' else '>='} (%s, %s)"
-                values += found
-        rows = self._execute(
-            f"{RECORDS} WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT %s",
-            (*values, limit + 1),
-        ).fetchall()
-        following = given(rows[limit][0]) if len(rows) > limit else None
-        return RecordPage(items=tuple(map(_record, rows[:limit])), next_page_id=following)
+    def _fetch(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        return self._execute(statement, values).fetchall()
 
-    def count_records(self, status: str | None, parent_id: str | None, without: Collection[str] = ()) -> int:
-        """Return the number of conversations."""
-        condition, values = _records_where(status, parent_id, without)
-        statement = f"SELECT count(*) FROM conversations WHERE {condition}"
-        return _number(self._execute(statement, values).fetchone())
+    def _record(self, row: Sequence[Any]) -> Record:
+        name, record, status, title, created_at, updated_at, parent_id, epoch = row
+        return Record(
+            id=given(name),
+            record=record,
+            status=given(status),
+            title=_given(title),
+            created_at=given(created_at),
+            updated_at=given(updated_at),
+            parent_id=_given(parent_id),
+            epoch=epoch,
+        )
+
+    def _ids(self, ids: Collection[str]) -> object:
+        return Texts(list(ids))
+
+    def _stored(self, text: str) -> str:
+        return stored(text)
 
 
 def _number(row: tuple[Any, ...] | None) -> int:
@@ -260,20 +243,6 @@ def _event(row: Sequence[Any]) -> Stored:
     return found
 
 
-def _record(row: Sequence[Any]) -> Record:
-    name, record, status, title, created_at, updated_at, parent_id, epoch = row
-    return Record(
-        id=given(name),
-        record=record,
-        status=given(status),
-        title=_given(title),
-        created_at=given(created_at),
-        updated_at=given(updated_at),
-        parent_id=_given(parent_id),
-        epoch=epoch,
-    )
-
-
 def _where(key: int, first: int, last: int, asked: Filter) -> tuple[str, list[object]]:
     terms = ["conversation = %s", "seq BETWEEN %s AND %s"]
     values: list[object] = [key, first, last]
@@ -285,21 +254,4 @@ def _where(key: int, first: int, last: int, asked: Filter) -> tuple[str, list[ob
         # Finds all that match, and some more where a number looks like an escaped byte: so fewer are fetched.
         terms.append("""strpos(lower(encode(body, 'escape') COLLATE "C"), %s) > 0""")
         values.append(needle[0].lower().replace("\\", "\\\\"))
-    return " AND ".join(terms), values
-
-
-def _records_where(
-    status: str | None, parent_id: str | None, without: Collection[str]
-) -> tuple[str, list[object]]:
-    terms = ["true"]
-    values: list[object] = []
-    if status is not None:
-        terms.append("status = %s")
-        values.append(stored(status))
-    if parent_id is not None:
-        terms.append("parent_id = %s")
-        values.append(stored(parent_id))
-    if without:
-        terms.append("id <> ALL(%s)")
-        values.append(Texts(list(without)))
     return " AND ".join(terms), values

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,12 +23,10 @@ from supervisor.journal.queries import (
     Head,
     Order,
     Queries,
-    class_name,
     contains_folded,
     says_folded,
 )
-from supervisor.journal.rows import Blob, Brief, Listing, Record, RecordOrder, RecordPage, Stored
-from supervisor.journal.storage.schema import BLOCK_EVENTS
+from supervisor.journal.rows import Blob, Brief, Listing, Record, Stored
 
 T = TypeVar("T")
 
@@ -94,6 +92,12 @@ _COUNT = (
 class SqliteQueries(Queries):
     """Queries on a connection, which cannot write from then on."""
 
+    MARK = "?"
+    # In this order the index of statuses would make SQLite sort all of that status for one page: `+` keeps
+    # that index out.
+    STATUS_BY_CHANGE = "+status"
+    LEFT_OUT = "id NOT IN (SELECT value FROM json_each(?))"
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         connection.create_function("contains_folded", 2, contains_folded, deterministic=True)
         connection.create_function("says_folded", 2, says_folded, deterministic=True)
@@ -145,19 +149,8 @@ class SqliteQueries(Queries):
         found = self.connection.execute(_BY_ID, (key, until, event_id)).fetchone()
         return None if found is None else Stored(*found)
 
-    def count(self, key: int, until: int, kind: str) -> int:
-        """Return how many events are of that kind."""
-        begin = (until + 1) // BLOCK_EVENTS * BLOCK_EVENTS
-        (number,) = self.connection.execute(
-            _COUNT,
-            {
-                "key": key,
-                "kind": class_name(kind),
-                "block": begin // BLOCK_EVENTS,
-                "begin": begin,
-                "until": until,
-            },
-        ).fetchone()
+    def _kind_count(self, named: Mapping[str, object]) -> int:
+        (number,) = self.connection.execute(_COUNT, named).fetchone()
         return int(number)
 
     def get_blob(self, key: int, blob_id: str) -> Blob | None:
@@ -251,44 +244,18 @@ class SqliteQueries(Queries):
         found: dict[str, Record] = {}
         for marks, chunk in _in_lists(ids):
             for row in self.connection.execute(f"{RECORDS} WHERE id IN ({marks})", chunk).fetchall():
-                found[row[0]] = _record(row)
+                found[row[0]] = self._record(row)
         return [found.get(conversation_id) for conversation_id in ids]
 
-    def search_records(
-        self,
-        status: str | None,
-        parent_id: str | None,
-        order: RecordOrder,
-        page: str | None,
-        limit: int,
-        without: Collection[str] = (),
-    ) -> RecordPage:
-        """Return one page of conversations."""
-        column, direction = order.column, order.direction
-        condition, values = _records_where(status, parent_id, without)
-        if status is not None and column == "updated_at":
-            # In this order the index of statuses would make SQLite sort all of that status for one page: `+`
-            # keeps that index out.
-            condition = condition.replace("status = ?", "+status = ?")
-        if page is not None:
-            place = f"SELECT {column}, key FROM conversations WHERE id = ?"  # noqa: S608  # one of two names
-            found = self.connection.execute(place, (page,)).fetchone()
-            if found is not None:
-                condition += f" AND ({column}, key) {'<=' if direction == 'DESC' else '>='} (?, ?)"
-                values += found
-        rows = self.connection.execute(
-            f"{RECORDS} WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT ?",
-            (*values, limit + 1),
-        ).fetchall()
-        following = rows[limit][0] if len(rows) > limit else None
-        return RecordPage(items=tuple(map(_record, rows[:limit])), next_page_id=following)
+    def _fetch(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        return self.connection.execute(statement, values).fetchall()
 
-    def count_records(self, status: str | None, parent_id: str | None, without: Collection[str] = ()) -> int:
-        """Return the number of conversations."""
-        condition, values = _records_where(status, parent_id, without)
-        statement = f"SELECT count(*) FROM conversations WHERE {condition}"  # noqa: S608
-        (number,) = self.connection.execute(statement, values).fetchone()
-        return int(number)
+    def _record(self, row: Sequence[Any]) -> Record:
+        names = (field.name for field in attrs.fields(Record))
+        return Record(**dict(zip(names, row, strict=True)))
+
+    def _ids(self, ids: Collection[str]) -> object:
+        return json.dumps(list(ids))
 
 
 def _in_lists(ids: Sequence[T]) -> Iterator[tuple[str, list[T]]]:
@@ -318,26 +285,4 @@ def _where(key: int, until: int, asked: Filter) -> tuple[str, list[object]]:
     if asked.text is not None:
         terms.append("says_folded(body, ?)")
         values.append(asked.text.casefold())
-    return " AND ".join(terms), values
-
-
-def _record(row: Sequence[Any]) -> Record:
-    names = (field.name for field in attrs.fields(Record))
-    return Record(**dict(zip(names, row, strict=True)))
-
-
-def _records_where(
-    status: str | None, parent_id: str | None, without: Collection[str]
-) -> tuple[str, list[object]]:
-    terms = ["1"]
-    values: list[object] = []
-    if status is not None:
-        terms.append("status = ?")
-        values.append(status)
-    if parent_id is not None:
-        terms.append("parent_id = ?")
-        values.append(parent_id)
-    if without:
-        terms.append("id NOT IN (SELECT value FROM json_each(?))")  # a list of its own has a bound
-        values.append(json.dumps(list(without)))
     return " AND ".join(terms), values
