@@ -162,35 +162,20 @@ async def view_warm(warm: WarmProcess | ForkParent, containment: str, seen: Snap
     """
     await warm.measure(seen)
     if isinstance(warm, ForkParent):
-        return _view_parent(warm, containment)
-    info = None if warm.initialized is None else warm.initialized.agent
+        kind, process, info = "parent", warm.forker.process if warm.forker else None, None
+    else:
+        kind, process, info = "spare", warm.process, warm.initialized.agent if warm.initialized else None
     return WarmProcessView(
-        kind="spare",
+        kind=kind,
         provider=warm.agent,
-        name=None if info is None else info.name,
-        version=None if info is None else info.version,
-        pid=None if warm.process is None else warm.process.pid,
+        name=info.name if info else None,
+        version=info.version if info else None,
+        pid=process.pid if process else None,
         ready=warm.usable,
         uptime=trio.current_time() - warm.born,
         rss_bytes=warm.rss_bytes,
         cpu_seconds=warm.cpu_seconds,
         processes=warm.processes,
-        containment=containment,
-    )
-
-
-def _view_parent(parent: ForkParent, containment: str) -> WarmProcessView:
-    return WarmProcessView(
-        kind="parent",
-        provider=parent.agent,
-        name=None,
-        version=None,
-        pid=None if parent.forker is None else parent.forker.process.pid,
-        ready=parent.usable,
-        uptime=trio.current_time() - parent.born,
-        rss_bytes=parent.rss_bytes,
-        cpu_seconds=parent.cpu_seconds,
-        processes=parent.processes,
         containment=containment,
     )
 
