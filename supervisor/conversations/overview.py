@@ -410,15 +410,13 @@ class Overview:
         while True:
             found = await self._journal.search_records(page=page, limit=PAGE)
             for stored in found.items:
-                if stored.id not in self._lines and not self._left_out(stored.id):
+                known = stored.id in self._lines or stored.id in self._gone
+                if not known and not self._hidden(stored.id):
                     self._put_stored(stored)
             await trio.lowlevel.checkpoint()
             page = found.next_page_id
             if page is None:
                 return
-
-    def _left_out(self, conversation_id: str) -> bool:
-        return conversation_id in self._gone or self._hidden(conversation_id)
 
     def _put_stored(self, stored: Record) -> None:
         self._latest = max(self._latest, stored.updated_at)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from supervisor.journal.rows import Shown
@@ -172,7 +173,7 @@ class Growing:
             if end.offset <= begin:
                 continue
             if texts.marks:
-                at = bisect_right(texts.marks, begin, key=_offset)
+                at = bisect_right(texts.marks, begin, key=attrgetter("offset"))
                 for mark in texts.marks[at:]:
                     if mark.offset >= end.offset:
                         break
@@ -180,7 +181,7 @@ class Growing:
                     begin = mark.offset
             found.append((end, name, begin))
         if len(found) > 1:
-            found.sort(key=_order)
+            found.sort(key=lambda each: each[0].order)
         return [
             frame
             for end, name, begin in found
@@ -220,14 +221,6 @@ class Growing:
             del texts.marks[: at + 1]
             if self._size <= GROWING_TRIMMED_BYTES:
                 return
-
-
-def _offset(place: Place) -> int:
-    return place.offset
-
-
-def _order(found: tuple[Place, str, int]) -> int:
-    return found[0].order
 
 
 class Follower:

@@ -89,7 +89,7 @@ def resolve(server: Server, secrets: Mapping[str, str]) -> tuple[dict[str, Any],
 
         return REFERENCE.sub(one, text)
 
-    entry = {key: _each(value, expand) if key in VALUES else value for key, value in server.entry.items()}
+    entry = {key: changed(value, expand) if key in VALUES else value for key, value in server.entry.items()}
     return entry, tuple(dict.fromkeys(missing))
 
 
@@ -104,13 +104,14 @@ def without_secrets(reasons: Iterable[str]) -> str:
     return f"there is no value for {what} {', '.join(names)}; store it with `ostler secrets set`"
 
 
-def _each(value: Any, change: Callable[[str], str]) -> Any:
+def changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A copy of a JSON value with each of its texts changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: _each(item, change) for key, item in value.items()}
+        return {key: changed(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_each(item, change) for item in value]
+        return [changed(item, change) for item in value]
     return value
 
 

@@ -181,7 +181,7 @@ def openhands_from_stored(obj: Mapping[str, Any]) -> dict[str, Any]:
     kept: Any = obj
     while True:
         try:
-            return decode_openhands_settings(kept, (), _any_server)
+            return decode_openhands_settings(kept, (), lambda server, loc: [])
         except SettingsError as error:
             log.warning("stored settings are not used", reason=str(error))
             # Backwards, since removing an item of a list shifts those after it.
@@ -214,10 +214,6 @@ def _without(obj: Any, loc: Location) -> Any:
     if isinstance(obj, list) and isinstance(key, int) and key < len(obj):
         return [*obj[:key], *([_without(obj[key], below)] if below else ()), *obj[key + 1 :]]
     return obj
-
-
-def _any_server(server: object, loc: Location) -> list[Any]:
-    return []
 
 
 def defaults() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import attrs
 
+from supervisor.mcp.configured import changed
 from supervisor.mcp.entry import KEPT, SPELLINGS, URL_KEYS, settings_entry
 from supervisor.mcp.server import MCPServerError
 
@@ -111,7 +112,7 @@ def converted(given: object, surroundings: Surroundings) -> Converted:
     secrets: dict[str, None] = {}
     notes: list[str] = []
     replace = _replacing(surroundings.fixed(), secrets, notes)
-    entry = {key: _each(given[key], replace) for key in KEPT if given.get(key) is not None}
+    entry = {key: changed(given[key], replace) for key in KEPT if given.get(key) is not None}
     for key in URL_KEYS:
         if "url" not in entry and isinstance(given.get(key), str):
             entry["url"] = replace(given[key])
@@ -123,7 +124,7 @@ def converted(given: object, surroundings: Surroundings) -> Converted:
         entry["enabled"] = given.get("disabled") is not True
     for key in ("auth", "oauth"):
         if isinstance(given.get(key), Mapping):
-            entry["auth"] = _each(_auth(given[key]), replace)
+            entry["auth"] = changed(_auth(given[key]), replace)
     left = [key for key in given if key not in (*KEPT, *SPELLED) and key not in IDLE]
     notes += [f"{key} is left out" for key in left]
     if not {"command", "url"} & entry.keys():
@@ -186,13 +187,3 @@ def _replacing(fixed: Mapping[str, str], secrets: dict[str, None], notes: list[s
         return f"${{{name}}}"
 
     return lambda text: REFERENCE.sub(one, text)
-
-
-def _each(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _each(item, change) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_each(item, change) for item in value]
-    return value

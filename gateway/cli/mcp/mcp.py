@@ -150,7 +150,7 @@ def _add(arguments: Namespace, entry: dict[str, Any]) -> None:
     server = server_of(arguments.name, FILE, entry)
     text = f"added {arguments.name} ({server.transport}, {server.state})"
     _done(arguments, server.dump(secrets=False), f"{text}; {LATER}" if server.enabled else text)
-    if not arguments.json and _logs_in(entry):
+    if not arguments.json and uses_oauth(settings_entry(entry)):
         warn(f"log in to it with `ostler mcp login {arguments.name}`")
 
 
@@ -171,7 +171,3 @@ def _details(server: Server, *, secrets: bool, indent: str = "") -> None:
 
 def _done(arguments: Namespace, answer: Mapping[str, Any], text: str) -> None:
     print_json(dict(answer)) if arguments.json else print(clean(text))
-
-
-def _logs_in(entry: Mapping[str, Any]) -> bool:
-    return uses_oauth(settings_entry(entry))

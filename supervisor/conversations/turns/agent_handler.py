@@ -34,6 +34,7 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import NotRecorded, Unreadable
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
+from supervisor.conversations.agent.side.discarding import at_once
 from supervisor.conversations.agent.side.side_session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
 from supervisor.conversations.recording.effects import Effect, Recorded
@@ -288,7 +289,7 @@ class AgentHandler:
         if self._lifecycle.side_of(_plain(params)) is not None:
             refused = refuse(method, _plain(params))
             if refused is not None:
-                return _at_once(refused)
+                return at_once(refused)
         elif method == "session/request_permission":
             return self._permissions.ask(self._kept(params))
         run = self._lifecycle.current
@@ -393,7 +394,3 @@ def _unreadable(error: Unreadable) -> AgentFailure:
 def _plain(params: Any) -> Any:
     """The parameters without their attachments."""
     return params.params if isinstance(params, Relieved) else params
-
-
-async def _at_once(answer: Any) -> Any:
-    return answer

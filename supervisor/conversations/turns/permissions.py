@@ -21,6 +21,7 @@ from supervisor.acp.schema import NAME_CHARS, cut, short_id
 from supervisor.acp.schema.read import identifier, objects
 from supervisor.conversations.agent.kind import Question
 from supervisor.conversations.agent.shared import Shared
+from supervisor.conversations.agent.side.discarding import at_once
 from supervisor.conversations.hooks.hooks import NOTHING, Hooks
 from supervisor.conversations.recording.agent_updates import PERMISSION
 from supervisor.conversations.recording.permission_log import (
@@ -213,7 +214,7 @@ class Permissions:
             )
             self._settle(entry, None, "cancel")
             self._log.answered_at_once(entry)
-            return _at_once(CANCELLED)
+            return at_once(CANCELLED)
         inquiry, effects = self._translator.requested(asked, more)
         self._recorder.emit(effects)
         calls = self._translator.calls_of(inquiry)
@@ -355,7 +356,7 @@ class Permissions:
                 self._recorder.emit(self._translator.allowed(inquiry))
                 answer = self._answer_at_once(self._entry(request, inquiry, calls), allowed, "policy")
                 self._allow(inquiry, by_person=False)
-                return _at_once(answer)
+                return at_once(answer)
             self._recorder.emit(() if announced else self._translator.ask(inquiry))
             reason = "The agent offered no way to allow this call once."
             answer = self._answer_at_once(
@@ -562,7 +563,3 @@ def _chosen(pending: Pending, accept: bool, option_id: str | None) -> Permission
 
 def _options_of(entry: Mapping[str, Any]) -> list[PermissionOption]:
     return [PermissionOption(each["id"], each["name"], each["kind"]) for each in entry["options"]]
-
-
-async def _at_once(answer: Any) -> Any:
-    return answer

@@ -107,7 +107,7 @@ class Kept:
     def cursor(self) -> str:
         """Its `page_id`. Begins with its time, so that it stays a valid position after the event is
         dropped."""
-        return f"{_digits(self.timestamp)}_{self.id}"
+        return f"{re.sub('[^0-9]', '', self.timestamp)}_{self.id}"
 
 
 @attrs.frozen(kw_only=True)
@@ -310,7 +310,3 @@ def _timestamp(digits: str) -> str:
 
 def _written(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _digits(timestamp: str) -> str:
-    return re.sub("[^0-9]", "", timestamp)

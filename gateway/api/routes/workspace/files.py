@@ -300,7 +300,8 @@ async def download_trajectory(
         scope = path_uuid(runtime_conversation_id, "runtime_conversation_id")
         await services.supervisor.view(scope)
         if scope != dashed:
-            raise _unfit_path("Trajectory must belong to the selected conversation")
+            why = "Trajectory must belong to the selected conversation"
+            raise InvalidRequest(ErrorDetail(("path", "conversation_id"), why, "value_error"))
     conversation = await services.supervisor.view(dashed)
     response = await trajectory(conversation, dashed, services.downloads, request)
     return as_attachment(response, f"{dashed.replace('-', '')}.zip")
@@ -330,10 +331,6 @@ async def _tar_gz(services: Services, place: Admitted, excludes: list[str], held
 
 def _entry(label: str, path: str) -> dict[str, str]:
     return {"label": label, "path": path}
-
-
-def _unfit_path(message: str) -> InvalidRequest:
-    return InvalidRequest(ErrorDetail(("path", "conversation_id"), message, "value_error"))
 
 
 def _require_directory(place: Admitted) -> None:
