@@ -325,7 +325,7 @@ async def test_blobs(journal, log, make_log):
 
 def never_ending(asked):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    execute = asked.connection.execute if isinstance(asked, SqliteQueries) else asked.link.execute
+    execute = asked.connection.execute if isinstance(asked, SqliteQueries) else asked.execute
     return execute(endless).fetchone()
 
 
@@ -474,7 +474,7 @@ async def test_statements_are_prepared_at_their_first_use(journal_place, make_lo
         await make_log(journal, "c-1")
         await journal.get_records(["c-1"])
         text = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'SELECT id, record%%'"
-        found = await journal._readers.run(lambda queries: queries.link.execute(text).fetchone())
+        found = await journal._readers.run(lambda queries: queries.execute(text).fetchone())
         assert found == (1,)
 
 

@@ -4,16 +4,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+import psycopg
+import trio
+
 from supervisor.database.address import Database
+from supervisor.database.connection import Connection
 from supervisor.journal import queries
-from supervisor.journal.postgres.link import Link
+from supervisor.journal.postgres.dialling import dial
 from supervisor.journal.postgres.values import Bigints, Texts, given, stored
 from supervisor.journal.queries import RECORDS, Filter, Head, Order, Queries
 from supervisor.journal.rows import Blob, Brief, Listing, Record, Stored
 
 T = TypeVar("T")
+
+NAME: Final = "ostler journal reader"
+
+READ_SECONDS: Final = 30.0
+"""The longest that one statement may take. The usual ones take milliseconds, and scans are cut into parts."""
+
+CANCEL_SECONDS: Final = 2.0
+"""Seconds to ask the database to end a statement; the read has been given up already."""
 
 IDS_AT_ONCE: Final = 500
 """Ids in one statement, which returns up to `SMALL_BYTES` for each: 32 MB."""
@@ -37,31 +50,66 @@ _IN_A_ROW: Final = (
 
 
 class PostgresQueries(Queries):
-    """Queries over one connection."""
+    """Queries over one connection, which is made again when it was lost. `interrupt` alone is called by the
+    Trio thread, all else by one reader thread at a time."""
 
     MARK = "%s"
     LEFT_OUT = "id <> ALL(%s)"
 
     def __init__(self, database: Database) -> None:
         """Connect. Raises psycopg.Error."""
-        self.link = Link(database)
-        self._execute = self.link.execute
+        self._database = database
+        self._interrupted = False
+        self._connection: Connection | None = self._connect()
+
+    def _connect(self) -> Connection:
+        return dial(self._database, NAME, READ_SECONDS)
+
+    def execute(self, statement: str, values: Any = ()) -> psycopg.Cursor[tuple[Any, ...]]:
+        """Run a statement, over a new connection if there is none. Raises psycopg.Error."""
+        if self._connection is None:
+            self._connection = self._connect()
+        if self._interrupted:
+            raise psycopg.errors.QueryCanceled("interrupted")
+        # From the first time on, not psycopg's sixth: each connection would plan each statement so often.
+        return self._connection.execute(statement.encode(), values, prepare=True, binary=True)
+
+    def answer(self, query: Callable[[Queries], T]) -> T:
+        """Run a query; a second time where the connection turns out to be an old one that was lost."""
+        old = self._connection is not None
+        try:
+            try:
+                return query(self)
+            except psycopg.OperationalError:
+                if not old or self._interrupted or self._connection is None or not self._connection.closed:
+                    raise
+                self._connection = None
+            return query(self)
+        finally:
+            # A request to end a statement may come late, and would end another one.
+            if self._interrupted or (self._connection is not None and self._connection.closed):
+                self.close()
+            self._interrupted = False
 
     def interrupt(self) -> None:
-        """End the statement that runs."""
-        self.link.interrupt()
+        """End the statement that runs: another thread asks the database."""
+        self._interrupted = True
+        connection = self._connection
+        if connection is not None:
+            trio.lowlevel.start_thread_soon(
+                lambda: connection.cancel_safe(timeout=CANCEL_SECONDS), lambda _: None, "journal-cancel"
+            )
 
     def close(self) -> None:
         """Close the connection."""
-        self.link.close()
-
-    def answer(self, query: Callable[[Queries], T]) -> T:
-        """Run a query."""
-        return self.link.run(lambda: query(self))
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
 
     def load(self, conversation_id: str) -> Head | None:
         """Return what a log begins with."""
-        found = self._execute(
+        found = self.execute(
             "SELECT conversations.key, last_seq, generation, owner FROM conversations "
             "JOIN heads ON heads.key = conversations.key WHERE id = %s",
             (stored(conversation_id),),
@@ -70,7 +118,7 @@ class PostgresQueries(Queries):
 
     def newest(self, key: int, until: int, besides: str | None) -> Brief | None:
         """Return the last event of another kind."""
-        found = self._execute(
+        found = self.execute(
             "SELECT id, timestamp FROM events WHERE conversation = %s AND seq <= %s "
             "AND kind IS DISTINCT FROM %s::text ORDER BY seq DESC LIMIT 1",
             (key, until, None if besides is None else stored(besides)),
@@ -79,7 +127,7 @@ class PostgresQueries(Queries):
 
     def get(self, key: int, until: int, event_id: str) -> Stored | None:
         """Return the event of this id."""
-        found = self._execute(
+        found = self.execute(
             "SELECT id, kind, source, timestamp, body, seq FROM events WHERE conversation = %s AND id = %s",
             (key, stored(event_id)),
         ).fetchone()
@@ -87,11 +135,11 @@ class PostgresQueries(Queries):
         return None if found is None or found[5] > until else _event(found)
 
     def _kind_count(self, named: Mapping[str, object]) -> int:
-        return _number(self._execute(_COUNT, {**named, "kind": stored(str(named["kind"]))}).fetchone())
+        return _number(self.execute(_COUNT, {**named, "kind": stored(str(named["kind"]))}).fetchone())
 
     def get_blob(self, key: int, blob_id: str) -> Blob | None:
         """Return a blob of a conversation."""
-        found = self._execute(
+        found = self.execute(
             "SELECT media_type, data FROM blobs WHERE conversation = %s AND id = %s", (key, stored(blob_id))
         ).fetchone()
         return None if found is None else Blob(blob_id, given(found[0]), found[1])
@@ -112,13 +160,13 @@ class PostgresQueries(Queries):
         condition, values = _where(key, first, last, asked)
         size = "octet_length(body)" + (" + coalesce(octet_length(updates), 0)" if updates else "")
         statement = f"SELECT seq, {size} FROM events WHERE {condition} ORDER BY seq {order} LIMIT %s"
-        return self._execute(statement, (*values, limit)).fetchall()
+        return self.execute(statement, (*values, limit)).fetchall()
 
     def _count(self, key: int, first: int, last: int, asked: Filter) -> int:
         if asked.reads:
             return len(self._matching(key, first, last, asked, "asc", last - first + 1))
         condition, values = _where(key, first, last, asked)
-        return _number(self._execute(f"SELECT count(*) FROM events WHERE {condition}", values).fetchone())
+        return _number(self.execute(f"SELECT count(*) FROM events WHERE {condition}", values).fetchone())
 
     def _matching(
         self, key: int, first: int, last: int, asked: Filter, order: Order, limit: int
@@ -127,12 +175,12 @@ class PostgresQueries(Queries):
         since upper and lower case of all alphabets are Python's."""
         condition, values = _where(key, first, last, asked)
         statement = f"SELECT seq, octet_length(body) FROM events WHERE {condition} ORDER BY seq {order}"
-        sizes = self._execute(statement, values).fetchall()
+        sizes = self.execute(statement, values).fetchall()
         found: list[tuple[int, int]] = []
         while sizes and len(found) < limit:
             seqs = queries.leading(sizes, SCAN_BYTES)
             bodies = dict(
-                self._execute(
+                self.execute(
                     "SELECT seq, body FROM events WHERE conversation = %s AND seq = ANY(%s)",
                     (key, Bigints(seqs)),
                 ).fetchall()
@@ -153,7 +201,7 @@ class PostgresQueries(Queries):
             f"SELECT id, kind, source, timestamp, body, seq{more} FROM events "
             "WHERE conversation = %s AND seq = ANY(%s)"
         )
-        rows = [_event(each) for each in self._execute(statement, (key, Bigints(seqs))).fetchall()]
+        rows = [_event(each) for each in self.execute(statement, (key, Bigints(seqs))).fetchall()]
         # PostgreSQL would sort by reading the whole conversation in order.
         return sorted(rows, key=lambda row: row.seq, reverse=order == "desc")
 
@@ -161,7 +209,7 @@ class PostgresQueries(Queries):
         self, key: int, until: int, ids: Sequence[str]
     ) -> Iterator[tuple[int, str, int, bytes | None]]:
         for at in range(0, len(ids), IDS_AT_ONCE):
-            found = self._execute(
+            found = self.execute(
                 "SELECT seq, id, octet_length(body), CASE WHEN octet_length(body) <= %s THEN body END "
                 "FROM events WHERE conversation = %s AND id = ANY(%s)",
                 (queries.SMALL_BYTES, key, Texts(ids[at : at + IDS_AT_ONCE])),
@@ -172,13 +220,13 @@ class PostgresQueries(Queries):
 
     def _in_a_row(self, key: int, begin: int, end: int, beyond: int | None, order: Order) -> Listing | None:
         values = {"small": queries.SMALL_BYTES, "key": key, "begin": begin, "end": end, "beyond": beyond}
-        found = self._execute(_IN_A_ROW.format(order), values).fetchone()
+        found = self.execute(_IN_A_ROW.format(order), values).fetchone()
         assert found is not None
         large, following, joined = found
         return None if large else Listing(bodies=joined or b"", next_page_id=_given(following))
 
     def _joined(self, key: int, seqs: Sequence[int], order: Order) -> bytes:
-        found = self._execute(
+        found = self.execute(
             f"SELECT string_agg(body, ',' ORDER BY seq {order}) FROM events "
             "WHERE conversation = %s AND seq = ANY(%s)",
             (key, Bigints(seqs)),
@@ -187,25 +235,25 @@ class PostgresQueries(Queries):
         return found[0] or b""
 
     def _seq_of(self, key: int, event_id: str) -> int | None:
-        found = self._execute(
+        found = self.execute(
             "SELECT seq FROM events WHERE conversation = %s AND id = %s", (key, stored(event_id))
         ).fetchone()
         return None if found is None else int(found[0])
 
     def _id_at(self, key: int, seq: int) -> str | None:
-        found = self._execute(
+        found = self.execute(
             "SELECT id FROM events WHERE conversation = %s AND seq = %s", (key, seq)
         ).fetchone()
         return None if found is None else given(found[0])
 
     def get_records(self, ids: Sequence[str]) -> list[Record | None]:
         """Return the records of these conversations, in the order asked."""
-        rows = self._execute(f"{RECORDS} WHERE id = ANY(%s)", (Texts(ids),)).fetchall()
+        rows = self.execute(f"{RECORDS} WHERE id = ANY(%s)", (Texts(ids),)).fetchall()
         found = {each.id: each for each in map(self._record, rows)}
         return [found.get(conversation_id) for conversation_id in ids]
 
     def _fetch(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        return self._execute(statement, values).fetchall()
+        return self.execute(statement, values).fetchall()
 
     def _record(self, row: Sequence[Any]) -> Record:
         name, record, status, title, created_at, updated_at, parent_id, epoch = row
