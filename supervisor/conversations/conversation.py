@@ -269,12 +269,12 @@ class Conversation(Core):
         self.refuse_closing()
         if self.busy:
             await self.runner.interrupt()
-        elif not self.runner.keeps:
+        elif not self.runner.permissions.keeps:
             self.runner.hold()  # a run that found nothing to do may not have been looked at yet
-            self.runner.cancel_hooks()
+            self.runner.hooks.cancel()
             await self.pause()
-        if self.runner.keeps and not self.busy:
-            self.runner.give_up()
+        if self.runner.permissions.keeps and not self.busy:
+            self.runner.turns.give_up()
             await self.log.flushed_unless_troubled()
 
     async def withdraw(self, message_id: str) -> None:
@@ -334,7 +334,7 @@ class Conversation(Core):
         keeps = self._keeps_waiting
         if keeps:
             self.runner.check_room()
-        if not self.runner.decide(accept, reason, request_id, option_id) and accept:
+        if not self.runner.permissions.decide(accept, reason, request_id, option_id) and accept:
             raise NotPossible("Nothing waits for confirmation. Send a message, or run the conversation.")
         if keeps and not self.waiting:
             self.queue.waiting.insert(0, inbox.resumption(self.record))
@@ -402,8 +402,8 @@ class Conversation(Core):
         if not remembers and (self.agent.live or self.agent.restarts.active):
             await self.runner.stop_agent()
             self._refuse_while_busy()  # a client may have sent a message meanwhile
-        if self.runner.keeps:
-            self.runner.give_up()  # the answers to questions of the branch that is left
+        if self.runner.permissions.keeps:
+            self.runner.turns.give_up()  # the answers to questions of the branch that is left
         self.record.moves = moved(self.record.moves, self.log.last_seq, -1 if target is None else target.seq)
         self.record.leaf_event_id = event_id
         self._continue_from(target, remembers=remembers)
@@ -558,7 +558,7 @@ class Conversation(Core):
         known = [each for each in actions if isinstance(each, ActionEvent)]
         if len(known) < len(record.now.asked) or await recovery.ended_one(self.log, stored):
             return False
-        if not self.runner.keep(known):
+        if not self.runner.permissions.keep(known):
             return False
         record.reported.agent_state["phase"] = AgentPhase.STOPPED
         self.recorder.save(quiet=True)
@@ -612,7 +612,7 @@ class Conversation(Core):
                 self.runner.leave()
             elif self.busy:
                 await self.runner.interrupt()
-            await self.runner.end_session()
+            await self.runner.hooks.end_session()
         finally:
             await self.runner.stop()
             self.context.sessions.discard(self)

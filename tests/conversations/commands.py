@@ -142,7 +142,7 @@ class World:
 
     async def _begun(self, it: Conversation) -> None:
         if self.native:
-            await until(lambda: it.runner._turns._voice.spoke)
+            await until(lambda: it.runner.turns._voice.spoke)
         else:
             await speaking(it)
 

@@ -214,12 +214,12 @@ def ready_pid(conversation: Conversation) -> int | None:
 
 async def speaking(conversation: Conversation) -> None:
     """The agent has begun to say something that is no event yet."""
-    await until(lambda: conversation.runner._turns._translator._speech.segment, "a word of the agent")
+    await until(lambda: conversation.runner.turns._translator._speech.segment, "a word of the agent")
 
 
 async def calling(conversation: Conversation) -> None:
     """A tool call of the agent's is open and recorded; it is held for a moment first."""
-    translator = conversation.runner._turns._translator
+    translator = conversation.runner.turns._translator
     await until(lambda: any(call.started_id for call in translator._calls.values()), "a tool call")
 
 

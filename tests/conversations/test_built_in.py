@@ -406,7 +406,7 @@ async def test_a_person_accepts_actions_that_are_in_the_journal(tmp_path: Path) 
         await conversation.send(
             say("!act a ls\n!act b ls\n!confirm a b\n!observe a x\n!observe b y"), run=True
         )
-        await until(lambda: len(conversation.runner._permissions._open()) == 2)
+        await until(lambda: len(conversation.runner.permissions._open()) == 2)
         assert conversation.record.now.execution_status == "waiting_for_confirmation"
         waiting = conversation.record.reported.agent_state["permissions"]
         assert [each["action_id"] for each in waiting] == ["a", "b"]
@@ -421,7 +421,7 @@ async def test_a_person_accepts_actions_that_are_in_the_journal(tmp_path: Path) 
 async def test_a_person_rejects_them_with_a_reason(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         await conversation.send(say("!act a rm\n!act b rm\n!confirm a b"), run=True)
-        await until(lambda: len(conversation.runner._permissions._open()) == 2)
+        await until(lambda: len(conversation.runner.permissions._open()) == 2)
         await conversation.respond(False, "Not on a Sunday.")
         assert await settled(conversation) == "idle"
         found = await events(conversation)
@@ -524,7 +524,7 @@ async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> 
 
 
 def waiting_for(conversation: Conversation) -> list[Any]:
-    return conversation.runner._permissions._open()
+    return conversation.runner.permissions._open()
 
 
 async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
@@ -538,7 +538,7 @@ async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
 async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         await conversation.send(say("!act a sleep 100\n!hang"), run=True)
-        await until(lambda: conversation.runner._turns._voice.calling)
+        await until(lambda: conversation.runner.turns._voice.calling)
         await conversation.interrupt()
         found = await events(conversation)
         assert one(found, "AgentErrorEvent")["tool_call_id"] == "call-a"
@@ -640,7 +640,7 @@ async def test_it_moves_to_another_event_with_its_memory(tmp_path: Path) -> None
 async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
-        await until(lambda: conversation.runner._turns._voice.calling)
+        await until(lambda: conversation.runner.turns._voice.calling)
         await conversation.pause()
         assert await settled(conversation) == "paused"
         await until(lambda: not conversation.busy)
@@ -654,7 +654,7 @@ async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path)
 async def test_a_run_before_the_paused_step_has_ended_goes_on_after_it(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
-        await until(lambda: conversation.runner._turns._voice.calling)
+        await until(lambda: conversation.runner.turns._voice.calling)
         await conversation.pause()
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -878,7 +878,7 @@ async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Pa
 async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!crash SIGKILL"), run=True)
-        await until(lambda: conversation.runner._turns._voice.calling)
+        await until(lambda: conversation.runner.turns._voice.calling)
         await conversation.pause()
         await conversation.run()
         assert await settled(conversation) == "error"

@@ -59,7 +59,7 @@ async def test_an_interrupt_answers_what_is_asked(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)
         await conversation.send(say("!perms 3"), run=True)
-        await until(lambda: len(conversation.runner._permissions._pending) == 3)
+        await until(lambda: len(conversation.runner.permissions._pending) == 3)
         await conversation.interrupt()
         assert conversation.record.now.execution_status == "paused"
         outcomes = [

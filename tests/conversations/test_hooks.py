@@ -102,8 +102,8 @@ async def test_without_hooks_nothing_is_recorded_of_any(tmp_path: Path) -> None:
         conversation = await harness.start()
         found = await turn(conversation, "hello")
         assert executions(found) == []
-        assert conversation.runner._turns._translator.on_end is None
-        assert not conversation.runner._hooks.active
+        assert conversation.runner.turns._translator.on_end is None
+        assert not conversation.runner.hooks.active
 
 
 async def test_a_prompt_that_a_hook_blocks_does_not_reach_the_agent(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ async def test_an_interrupt_ends_a_hook_at_once(tmp_path: Path, event: HookEvent
         begin = time.monotonic()
         await conversation.interrupt()
         assert await settled(conversation) == "paused"
-        await until(lambda: not conversation.runner._hooks.running, "the end of the hook")
+        await until(lambda: not conversation.runner.hooks.running, "the end of the hook")
         assert time.monotonic() - begin < 20  # the hook would take minutes
         (told,) = executions(await events(conversation))
         assert told["error"] == INTERRUPTED
@@ -466,9 +466,9 @@ async def test_an_async_hook_holds_nothing_up_and_ends_with_an_interrupt(tmp_pat
         event = one(found, "HookExecutionEvent")
         assert (event["success"], event["exit_code"]) == (True, 0)
         await until(mark.exists)
-        assert conversation.runner._hooks.running
+        assert conversation.runner.hooks.running
         await conversation.interrupt()
-        await until(lambda: not conversation.runner._hooks.running)
+        await until(lambda: not conversation.runner.hooks.running)
 
 
 async def test_async_hooks_are_bounded_and_hold_up_no_hook_that_decides(
@@ -483,7 +483,7 @@ async def test_async_hooks_are_bounded_and_hold_up_no_hook_that_decides(
         assert [event["success"] for event in found] == [True, True, False, True]
         assert hooks_module.TOO_MANY in str(found[2])
         await conversation.interrupt()
-        await until(lambda: not conversation.runner._hooks.running)
+        await until(lambda: not conversation.runner.hooks.running)
 
 
 async def test_a_turn_that_ends_ends_the_hooks_of_its_requests(tmp_path: Path) -> None:
@@ -648,7 +648,7 @@ async def test_calls_that_end_after_an_interrupt_run_no_hooks(tmp_path: Path) ->
         assert await settled(conversation) == "paused"
         statuses = [e["status"] for e in await events(conversation) if e["kind"] == "ACPToolCallEvent"]
         assert statuses[-1] == "completed"
-        await until(lambda: not conversation.runner._hooks.running, "the end of hooks")
+        await until(lambda: not conversation.runner.hooks.running, "the end of hooks")
         assert executions(await events(conversation)) == []
         assert not ran.exists()
         # A later message's calls have them again.
@@ -662,14 +662,14 @@ async def test_a_hook_that_was_about_to_begin_does_not_begin_after_all(tmp_path:
     given = hook(f"touch {ran}", **({} if waits else {"async": True}))
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.POST_TOOL_USE, given))
-        hooks = conversation.runner._hooks
+        hooks = conversation.runner.hooks
         ended = hooks.call_ended
 
         def then_all_end(call: ToolCallState, ending: Ending) -> None:
             ended(call, ending)
             hooks.cancel()
 
-        conversation.runner._turns._translator.on_end = then_all_end
+        conversation.runner.turns._translator.on_end = then_all_end
         found = await turn(conversation, "!tool")
         assert executions(found) == []
         assert not ran.exists()

@@ -108,7 +108,7 @@ async def _begin(
     if policy is ALWAYS:
         await until(lambda: conversation.waiting, "a question")
     else:
-        calls = conversation.runner._turns._translator._calls
+        calls = conversation.runner.turns._translator._calls
         await until(lambda: any(call.started_id for call in calls.values()), "a tool call")
     await conversation.log.flushed()
     return conversation

@@ -138,7 +138,7 @@ async def test_what_an_agent_says_before_it_has_the_prompt_is_not_its_answer(
         durable = runner._hand_over._handed_over
 
         async def greeted() -> None:
-            await until(lambda: runner._turns._translator.spoke, "the banner")
+            await until(lambda: runner.turns._translator.spoke, "the banner")
             await durable()
 
         monkeypatch.setattr(runner._hand_over, "_handed_over", greeted)

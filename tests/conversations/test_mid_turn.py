@@ -358,7 +358,7 @@ async def test_a_killed_server_tells_of_the_turn_that_one_had_joined(tmp_path: P
         first = await begun(conversation, "!until-message")
         await conversation.send(say("!act b ls\n!hang"), run=True)
         await queue_is_empty(conversation)
-        await until(lambda: conversation.runner._turns._voice.calling)
+        await until(lambda: conversation.runner.turns._voice.calling)
         await conversation.log.flushed()
         root = killed_now(tmp_path)
         before = len(handed(harness))

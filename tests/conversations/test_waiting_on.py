@@ -36,7 +36,7 @@ ASKED = "!system s\n!act a ls\n!act b pwd\n!confirm a b"
 async def asked(harness: Harness, script: str = ASKED) -> Conversation:
     conversation = await start(harness, confirmation_policy=ALWAYS)
     await conversation.send(say(script), run=True)
-    await until(lambda: len(conversation.runner._permissions._open()) == 2)
+    await until(lambda: len(conversation.runner.permissions._open()) == 2)
     await conversation.log.flushed()
     return conversation
 
@@ -155,7 +155,7 @@ async def test_a_server_that_is_killed_while_the_answered_actions_run_says_that_
     async def running(harness: Harness) -> Conversation:
         conversation = await asked(harness, ASKED + "\n!observe a it ran\n!act c id\n!hang")
         await conversation.respond(True, "")
-        await until(lambda: conversation.runner._permissions._voice.action("c") is not None)
+        await until(lambda: conversation.runner.permissions._voice.action("c") is not None)
         await conversation.log.flushed()
         return conversation
 
@@ -176,7 +176,7 @@ async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) 
         conversation = await asked(harness, ASKED + "\n!observe a it ran\n!act c id\n!hang")
         before = dict(conversation.record.now.asked)
         await conversation.respond(True, "")
-        await until(lambda: conversation.runner._permissions._voice.action("c") is not None)
+        await until(lambda: conversation.runner.permissions._voice.action("c") is not None)
         accepted = {"outcome": {"outcome": "selected", "optionId": "accept"}}
         become(conversation, asked=dict.fromkeys(before, accepted))
         conversation.recorder.save()
@@ -194,7 +194,7 @@ async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) 
 async def test_the_agent_gets_an_answer_after_the_record_says_so(tmp_path: Path, again: bool) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await asked(harness)
-        permissions = conversation.runner._permissions
+        permissions = conversation.runner.permissions
         become(conversation, asked={"a": {}})
         if again:
             permissions._repeated = {"a"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Final
 
@@ -42,7 +42,6 @@ from supervisor.conversations.state.state import RunBegun
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.conversations.turns.wiring import wire
-from supervisor.events import ActionEvent
 from supervisor.hooks.config import HookEvent
 from supervisor.journal.errors import JournalError
 
@@ -86,9 +85,9 @@ class Runner:
         self.repair = parts.repair
         self.reconfiguration = parts.reconfiguration
         self._translator = parts.shared.translator
-        self._hooks = parts.hooks
-        self._permissions = parts.permissions
-        self._turns = parts.turns
+        self.hooks = parts.hooks
+        self.permissions = parts.permissions
+        self.turns = parts.turns
         self._ladder = parts.ladder
         self._held = parts.held
         self._handler = parts.handler
@@ -104,26 +103,13 @@ class Runner:
     @property
     def waiting(self) -> bool:
         """Whether a permission request waits for a person."""
-        return self._permissions.waiting
-
-    @property
-    def keeps(self) -> bool:
-        """See `Permissions.keeps`."""
-        return self._permissions.keeps
+        return self.permissions.waiting
 
     @property
     def outlasting(self) -> bool:
         """Whether it waits for a person alone, and can wait on without its process."""
         turn = self.queue.turn
-        return turn is not None and not turn.cancelling and self._permissions.outlasting
-
-    def keep(self, actions: Sequence[ActionEvent]) -> bool:
-        """See `Permissions.keep`."""
-        return self._permissions.keep(actions)
-
-    def give_up(self) -> None:
-        """See `Turns.give_up`."""
-        self._turns.give_up()
+        return turn is not None and not turn.cancelling and self.permissions.outlasting
 
     def refuse_closing(self) -> None:
         """Raise ConversationClosing if nothing is accepted any more."""
@@ -137,15 +123,7 @@ class Runner:
     @property
     def session_open(self) -> bool:
         """Whether SessionEnd hooks are due: there are some, and the SessionStart hooks have run."""
-        return self._hooks.session_open and self._hooks.has(HookEvent.SESSION_END)
-
-    async def end_session(self) -> None:
-        """End what runs of hooks, and run those of the end. Bounded by `Deadlines.session_end`."""
-        await self._hooks.end_session()
-
-    def cancel_hooks(self) -> None:
-        """End the hooks that run, at once."""
-        self._hooks.cancel()
+        return self.hooks.session_open and self.hooks.has(HookEvent.SESSION_END)
 
     def charge(self, size: int) -> None:
         """Count attachments of messages towards the conversation's limit."""
@@ -176,7 +154,7 @@ class Runner:
 
     def policy_changed(self) -> None:
         """Apply the changed confirmation policy from the next request on."""
-        self._permissions.policy_changed()
+        self.permissions.policy_changed()
         if self._nursery is not None and may_ask(self._record.confirmation_policy):
             self._nursery.start_soon(self._confirm)
 
@@ -192,19 +170,13 @@ class Runner:
                 self._record.reported.agent_state[CONFIRMATION] = confirmation
                 self._recorder.write([self._recorder.state(CONFIRMATION, confirmation)])
 
-    def decide(
-        self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
-    ) -> bool:
-        """Answer a request that waits for a person, or all of them. See `Permissions.decide`."""
-        return self._permissions.decide(accept, reason, request_id, option_id)
-
     async def interrupt(self) -> None:
         """Cancel the current turn. Returns when it has ended, at the latest after `interrupt_answer`.
 
         Cancelling this call does not take the interrupt back.
         """
         self.queue.wanted = False
-        self._hooks.cancel()
+        self.hooks.cancel()
         # Each message has an event of its own: this must not wait for one that is taken up later.
         settled = self.queue.settled
         if not self.queue.active:
@@ -237,7 +209,7 @@ class Runner:
         cancelled."""
         if self.queue.busy and not force:
             await self.interrupt()
-        self._hooks.cancel()
+        self.hooks.cancel()
         if force and self.queue.turn is not None:
             self.queue.wanted = False
             self.queue.interrupt()
@@ -285,7 +257,7 @@ class Runner:
         async with self.at_hand() as run:
             await self.reconfiguration.choose(run, option_id, value)
         if option_id is None:
-            self._permissions.unasked.chosen = True
+            self.permissions.unasked.chosen = True
 
     def pause_agent(self) -> None:
         """The conversation was paused: its agent may end its turn over that."""
@@ -349,7 +321,7 @@ class Runner:
     def leave(self) -> None:
         """End the task at once, so that permission requests stay open for the next server: the agent must not
         learn that they were cancelled. Only for one that is `outlasting`."""
-        self._permissions.leaving = True
+        self.permissions.leaving = True
         run = self.agent.current
         if run is not None:
             with suppress(ProcessLookupError):
@@ -392,14 +364,14 @@ class Runner:
             else:
                 # An internal error stays in its conversation; the others continue.
                 self._logger.exception("conversation failed")
-                self._turns.break_down(error)
+                self.turns.break_down(error)
         except BaseException:
             self.queue.wanted = False  # cancelled: nothing is taken up any more
             self.close()
             raise
         finally:
             # After a cancellation, too: what the agent said last belongs to the log.
-            self._turns.leave()
+            self.turns.leave()
             self.queue.phase = Phase.NONE
             self._stage.task_ended()
             # A message that came while the task ended would wait forever.
@@ -414,7 +386,7 @@ class Runner:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.agent.enter(nursery, self._handler)
-            self._hooks.enter(nursery)
+            self.hooks.enter(nursery)
             nursery.start_soon(self._held.run)
             if not self._stage.closing:
                 self._stage.move(Stage.RUNNING)
@@ -424,7 +396,7 @@ class Runner:
                 # Start nothing in a closing nursery: callers that need an agent wait for the next task.
                 self._nursery = None
                 self.agent.leave()
-                self._hooks.leave()
+                self.hooks.leave()
                 if not self._stage.closing:
                     self._stage.move(Stage.ENDING)
             nursery.cancel_scope.cancel()
@@ -439,7 +411,7 @@ class Runner:
                 or self._reviving
                 or self.agent.live
                 or self.agent.restarts.active
-                or self._hooks.running
+                or self.hooks.running
             ):
                 break
             await self.queue.changed.wait()
