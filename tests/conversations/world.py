@@ -21,7 +21,7 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.agent.opening import Started, note_session
-from supervisor.conversations.agent.session_choices import choose_mode, choose_model, models_of, open_one
+from supervisor.conversations.agent.session_choices import choose, models_of, open_one
 from supervisor.conversations.agent.session_setup import SessionRequest, handshake, open_session
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.external.kind import External
@@ -181,8 +181,8 @@ class World:
             session = await open_session(connection, initialized, wanted, Deadlines(), lambda _: None)
             holder = cast(Incarnation, SimpleNamespace(connection=connection, session=session))
             refused = (
-                await choose_model(holder, "large", Deadlines()),
-                await choose_mode(holder, "plan", Deadlines()),
+                await choose(holder, "model", "large", Deadlines()),
+                await choose(holder, "mode", "plan", Deadlines()),
             )
             session = open_one(holder)
         except AgentFailure as failure:

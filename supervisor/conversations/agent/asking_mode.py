@@ -28,7 +28,7 @@ from supervisor.acp import (
 from supervisor.conversations.agent.session_choices import (
     Change,
     Holder,
-    mode_change,
+    older_change,
     open_one,
     option_change,
     request_change,
@@ -113,7 +113,11 @@ class Setting:
     @property
     def change(self) -> Change:
         """Its effect on the session's options."""
-        return mode_change(str(self.value)) if self.option is None else option_change(self.option, self.value)
+        return (
+            older_change("mode", str(self.value))
+            if self.option is None
+            else option_change(self.option, self.value)
+        )
 
 
 @attrs.frozen

@@ -16,8 +16,7 @@ from supervisor.conversations.agent.options import OPTIONS, set_again
 from supervisor.conversations.agent.session_choices import (
     MODELS_BYTES,
     ModelChoice,
-    choose_mode,
-    choose_model,
+    choose,
     models_of,
     open_one,
 )
@@ -240,13 +239,13 @@ async def _settled(
     refused = []
     models = models_of(run.session.result)
     if agent.acp_model:
-        refusal = await choose_model(run, agent.acp_model, deadlines)
+        refusal = await choose(run, "model", agent.acp_model, deadlines)
         if refusal is None:
             models = attrs.evolve(models, current=agent.acp_model)
         else:
             refused.append(refusal)
     if agent.acp_session_mode:
-        refusal = await choose_mode(run, agent.acp_session_mode, deadlines)
+        refusal = await choose(run, "mode", agent.acp_session_mode, deadlines)
         if refusal is not None:
             refused.append(refusal)
     confirmation = await confirm(run, record, deadlines)

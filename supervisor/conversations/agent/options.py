@@ -15,11 +15,13 @@ from supervisor.acp import (
 from supervisor.acp.schema import NAME_CHARS, WORDS_CHARS, cut
 from supervisor.conversations.agent.asking_mode import asks_now, left_alone
 from supervisor.conversations.agent.session_choices import (
+    OFFERED_MAX,
     Holder,
-    mode_change,
+    older_change,
     open_one,
     option_change,
     require_change,
+    require_offered,
 )
 from supervisor.conversations.agent.session_setup import Session
 from supervisor.conversations.resource.status_publisher import Refusal
@@ -33,9 +35,6 @@ Value = str | bool
 KEPT_MAX: Final = 100
 """The most options of a conversation that are kept for later sessions. Agents have two to ten."""
 
-OFFERED_MAX: Final = 50
-"""The most choices that an error lists."""
-
 
 async def set_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Session:
     """Put the open session into a mode, by its option or the older method; return the changed session.
@@ -48,9 +47,11 @@ async def set_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Session:
         return await set_option(holder, option.id, mode, deadlines)
     if modes is None:
         raise NotAccepted("The agent has no modes.")
-    _require(f"mode {mode!r}", mode, [each.value for each in modes.available])
+    require_offered(f"mode {mode!r}", mode, [each.value for each in modes.available])
     params = {"sessionId": session.session_id, "modeId": mode}
-    await require_change(holder, "session/set_mode", params, mode_change(mode), f"mode {mode!r}", deadlines)
+    await require_change(
+        holder, "session/set_mode", params, older_change("mode", mode), f"mode {mode!r}", deadlines
+    )
     return open_one(holder)
 
 
@@ -72,7 +73,7 @@ async def set_option(holder: Holder, option_id: str, value: Value, deadlines: De
             f"The option {option_id!r} takes {'true or false' if option.type == 'boolean' else 'text'}."
         )
     if isinstance(value, str):
-        _require(what, value, [choice.value for choice in option.choices])
+        require_offered(what, value, [choice.value for choice in option.choices])
     params = set_option_params(session.session_id, option_id, value)
     change = option_change(option_id, value)
     answer = await require_change(holder, "session/set_config_option", params, change, what, deadlines)
@@ -80,12 +81,6 @@ async def set_option(holder: Holder, option_id: str, value: Value, deadlines: De
         if each.id == option_id and each.current is not None and each.current != value:
             raise NotAccepted(f"The agent does not take the {what}: it answers that it has {each.current!r}.")
     return open_one(holder)
-
-
-def _require(what: str, value: str, known: list[str]) -> None:
-    if known and value not in known:
-        more = f", and {len(known) - OFFERED_MAX} more" if len(known) > OFFERED_MAX else ""
-        raise NotAccepted(f"Unknown {what}. The agent offers: {', '.join(known[:OFFERED_MAX])}{more}.")
 
 
 def check_room(record: ConversationRecord, option_id: str) -> None:

@@ -4,12 +4,13 @@ answers are applied before any later message of the agent."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 import orjson
 
 from supervisor.acp import (
+    Choices,
     ConfigOption,
     Connection,
     ConnectionLost,
@@ -38,10 +39,13 @@ known agent takes half of it.
 """
 
 
-MODELS_LISTED: Final = 50
-"""The most models that an error lists."""
+OFFERED_MAX: Final = 50
+"""The most choices that an error lists."""
 
 NO_CHOICE: Final = "The agent does not let its model be chosen."
+
+
+Kind: TypeAlias = Literal["mode", "model"]
 
 
 class Holder(Protocol):
@@ -71,22 +75,13 @@ def option_change(option_id: str, value: str | bool) -> Change:
     return change
 
 
-def mode_change(mode: str) -> Change:
-    """The change by setting the older mode."""
+def older_change(what: Kind, value: str) -> Change:
+    """The change by setting the older mode or model."""
 
     def change(result: SessionResult, _: Any) -> SessionResult:
-        modes = result.modes
-        return result if modes is None else attrs.evolve(result, modes=attrs.evolve(modes, current=mode))
-
-    return change
-
-
-def _model_change(model: str) -> Change:
-    """The change by setting the older model."""
-
-    def change(result: SessionResult, _: Any) -> SessionResult:
-        models = result.models
-        return result if models is None else attrs.evolve(result, models=attrs.evolve(models, current=model))
+        _, older, _ = offered(result, what)
+        changed: dict[str, Any] = {} if older is None else {f"{what}s": attrs.evolve(older, current=value)}
+        return attrs.evolve(result, **changed)
 
     return change
 
@@ -155,23 +150,26 @@ class ModelChoice:
 
 def models_of(result: SessionResult) -> ModelChoice:
     """The models of a session, from its config option of that category, else from the older block."""
-    option = model_option(result.config_options or ())
-    if option is not None:
-        choices = [
-            {"model_id": choice.value, "name": choice.name, "description": choice.description}
-            for choice in option.choices
-        ]
-        current = option.chosen
-        shown = _first_of(choices)
-        return ModelChoice(current, shown, True, True, len(choices) - len(shown))
-    if result.models is not None:
-        models = [
-            {"model_id": model.value, "name": model.name, "description": model.description}
-            for model in result.models.available
-        ]
-        shown = _first_of(models)
-        return ModelChoice(result.models.current, shown, True, False, len(models) - len(shown))
-    return ModelChoice(None, None, False, False)
+    option, older, current = offered(result, "model")
+    if option is None and older is None:
+        return ModelChoice(None, None, False, False)
+    choices = option.choices if option is not None else older.available if older is not None else ()
+    models = [
+        {"model_id": each.value, "name": each.name, "description": each.description} for each in choices
+    ]
+    shown = _first_of(models)
+    return ModelChoice(current, shown, True, option is not None, len(models) - len(shown))
+
+
+def offered(result: SessionResult, what: Kind) -> tuple[ConfigOption | None, Choices | None, str | None]:
+    """What a session offers to choose a mode or a model by: the config option, else the older block; and what
+    is chosen now."""
+    options = result.config_options or ()
+    option, older = (
+        (mode_option(options), result.modes) if what == "mode" else (model_option(options), result.models)
+    )
+    current = option.chosen if option is not None else None if older is None else older.current
+    return option, older, current
 
 
 def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -184,22 +182,21 @@ def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return models
 
 
-async def choose_model(holder: Holder, model: str, deadlines: Deadlines) -> Refusal | None:
-    """Choose a model, by the config option of that category or the older method.
+async def choose(holder: Holder, what: Kind, value: str, deadlines: Deadlines) -> Refusal | None:
+    """Choose a mode or a model, by the config option of that category or the older method.
 
-    An agent that refuses keeps its model; the refusal is returned. Raises ConnectionLost.
+    An agent that refuses keeps what it has; the refusal is returned. Raises ConnectionLost.
     """
     session = open_one(holder)
-    current = models_of(session.result).current
-    option = model_option(session.result.config_options or ())
+    option, older, current = offered(session.result, what)
     if option is not None:
-        refused = await _set_option(holder, option, model, deadlines)
-    elif session.result.models is not None:
-        params = {"sessionId": session.session_id, "modelId": model}
-        refused, _ = await _set(holder, "session/set_model", params, _model_change(model), deadlines)
+        refused = await _set_option(holder, option, value, deadlines)
+    elif older is not None:
+        params = {"sessionId": session.session_id, f"{what}Id": value}
+        refused, _ = await _set(holder, f"session/set_{what}", params, older_change(what, value), deadlines)
     else:
-        refused = "it does not let its model be chosen"
-    return None if refused is None else Refusal("model", model, refused, current)
+        refused = "it has no modes" if what == "mode" else "it does not let its model be chosen"
+    return None if refused is None else Refusal(what, value, refused, current)
 
 
 async def set_model(holder: Holder, model: str, deadlines: Deadlines) -> None:
@@ -209,7 +206,7 @@ async def set_model(holder: Holder, model: str, deadlines: Deadlines) -> None:
     """
     session = open_one(holder)
     option = model_option(session.result.config_options or ())
-    change = _model_change(model)
+    change = older_change("model", model)
     if option is not None:
         known = [choice.value for choice in option.choices]
         method, params = "session/set_config_option", set_option_params(session.session_id, option.id, model)
@@ -219,8 +216,9 @@ async def set_model(holder: Holder, model: str, deadlines: Deadlines) -> None:
         method, params = "session/set_model", {"sessionId": session.session_id, "modelId": model}
     else:
         raise NotAccepted(NO_CHOICE)
-    _require(model, known)
-    await require_change(holder, method, params, change, f"model {cut(model, WORDS_CHARS)!r}", deadlines)
+    what = f"model {cut(model, WORDS_CHARS)!r}"
+    require_offered(what, model, known)
+    await require_change(holder, method, params, change, what, deadlines)
 
 
 def check_model(record: ConversationRecord, model: str) -> None:
@@ -228,31 +226,15 @@ def check_model(record: ConversationRecord, model: str) -> None:
     if record.now.sessions and not record.reported.can_switch_model:
         raise NotAccepted(NO_CHOICE)
     if not record.reported.models_cut:
-        _require(model, [str(each["model_id"]) for each in record.reported.models or ()])
+        known = [str(each["model_id"]) for each in record.reported.models or ()]
+        require_offered(f"model {cut(model, WORDS_CHARS)!r}", model, known)
 
 
-def _require(model: str, known: Sequence[str]) -> None:
-    if known and model not in known:
-        more = f", and {len(known) - MODELS_LISTED} more" if len(known) > MODELS_LISTED else ""
-        offered = ", ".join(known[:MODELS_LISTED])
-        raise NotAccepted(f"Unknown model {cut(model, WORDS_CHARS)!r}. The agent offers: {offered}{more}.")
-
-
-async def choose_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Refusal | None:
-    """Choose a mode. Never fatal; the refusal is returned. Raises ConnectionLost."""
-    session = open_one(holder)
-    option = mode_option(session.result.config_options or ())
-    modes = session.result.modes
-    if option is not None:
-        current = option.chosen
-        refused = await _set_option(holder, option, mode, deadlines)
-    elif modes is not None:
-        current = modes.current
-        params = {"sessionId": session.session_id, "modeId": mode}
-        refused, _ = await _set(holder, "session/set_mode", params, mode_change(mode), deadlines)
-    else:
-        current, refused = None, "it has no modes"
-    return None if refused is None else Refusal("mode", mode, refused, current)
+def require_offered(what: str, value: str, known: Sequence[str]) -> None:
+    """Raise NotAccepted if a value is none of those that are known."""
+    if known and value not in known:
+        more = f", and {len(known) - OFFERED_MAX} more" if len(known) > OFFERED_MAX else ""
+        raise NotAccepted(f"Unknown {what}. The agent offers: {', '.join(known[:OFFERED_MAX])}{more}.")
 
 
 async def _set_option(holder: Holder, option: ConfigOption, value: str, deadlines: Deadlines) -> str | None:
