@@ -14,9 +14,11 @@ An object is written down once, as an attrs class. Decoder, errors, JSON Schema 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import attrs
+
+T = TypeVar("T")
 
 EXTRA: Final = "Extra inputs are not permitted"
 """What is said of a property that is refused."""
@@ -49,6 +51,12 @@ def described(text: str = "", **keywords: Any) -> Mapping[str, Any]:
     """Metadata of a property that the schema says more of: what it is for, and keywords for what is judged
     elsewhere."""
     return {"schema": {**({"description": text} if text else {}), **keywords}}
+
+
+def said(default: T, text: str) -> T:
+    """A field with a default, and a text for its description."""
+    field: Any = attrs.field(default=default, metadata=described(text))
+    return cast(T, field)
 
 
 WITHOUT_EFFECT: Final = described("Kept for clients to read; without effect here")

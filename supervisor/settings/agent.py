@@ -18,11 +18,12 @@ from supervisor.reading.model import (
     Location,
     Named,
     described,
+    said,
 )
 from supervisor.reading.rules import ABOVE_ZERO, FILLED, NO_NUL, Form, Items, Limit
 from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import SettingsError, problem, read
-from supervisor.settings.names import Setting, Text, said
+from supervisor.settings.names import Setting, Text
 from supervisor.settings.remote import RELAY_COMMAND, Address, Headers, judge_headers
 from supervisor.settings.variables import Meant, Variables, judge_variables
 from supervisor.stored import structure
@@ -263,49 +264,36 @@ class CommonAgentSettings(Setting):
     )
     mcp_config: Mapping[str, Server] = attrs.field(factory=dict, repr=False)
     acp_isolate_data_dir: bool = False
-    acp_home: Literal["own", "shared"] | None = attrs.field(
-        default=None,
-        metadata=described(
-            "Whose home the agent has: its conversation's, or the user's. Null: as it is known"
-        ),
+    acp_home: Literal["own", "shared"] | None = said(
+        None, "Whose home the agent has: its conversation's, or the user's. Null: as it is known"
     )
-    acp_home_links: tuple[Annotated[str, FILLED, NO_NUL, PATH_BELOW], ...] = attrs.field(
-        default=(), metadata=described("Of the user's home, what a home of its own has links to")
+    acp_home_links: tuple[Annotated[str, FILLED, NO_NUL, PATH_BELOW], ...] = said(
+        (), "Of the user's home, what a home of its own has links to"
     )
-    acp_home_copies: tuple[Annotated[str, FILLED, NO_NUL, PATH_BELOW], ...] = attrs.field(
-        default=(), metadata=described("Of the user's home, what is copied, once, into a home of its own")
+    acp_home_copies: tuple[Annotated[str, FILLED, NO_NUL, PATH_BELOW], ...] = said(
+        (), "Of the user's home, what is copied, once, into a home of its own"
     )
     acp_env: Variables = attrs.field(
         factory=dict,
         metadata=described("Variables for the agent that are not secrets: they are shown and never masked"),
     )
-    acp_env_plain: Meant = attrs.field(
-        default=(), metadata=described("Of acp_env, what is not a secret although its name sounds like one")
+    acp_env_plain: Meant = said((), "Of acp_env, what is not a secret although its name sounds like one")
+    acp_walls: Literal["off", "guard", "strict"] | None = said(
+        None, "What the agent can reach of the machine, at least as strong as OSTLER_WALLS. Null: that one"
     )
-    acp_walls: Literal["off", "guard", "strict"] | None = attrs.field(
-        default=None,
-        metadata=described(
-            "What the agent can reach of the machine, at least as strong as OSTLER_WALLS. Null: that one"
-        ),
+    acp_walls_read: WallPaths = said(
+        (), "Further paths that the agent may read, of those of OSTLER_WALLS_ALLOW_READ"
     )
-    acp_walls_read: WallPaths = attrs.field(
-        default=(),
-        metadata=described("Further paths that the agent may read, of those of OSTLER_WALLS_ALLOW_READ"),
+    acp_walls_write: WallPaths = said(
+        (), "Further paths that the agent may write, of those of OSTLER_WALLS_ALLOW_WRITE"
     )
-    acp_walls_write: WallPaths = attrs.field(
-        default=(),
-        metadata=described("Further paths that the agent may write, of those of OSTLER_WALLS_ALLOW_WRITE"),
+    acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = said(
+        None, "The client's methods that the agent is offered. Null: as it is known"
     )
-    acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = attrs.field(
-        default=None,
-        metadata=described("The client's methods that the agent is offered. Null: as it is known"),
-    )
-    acp_after_cut_off: Literal["restore", "new_session"] | None = attrs.field(
-        default=None,
-        metadata=described(
-            "Whether a session in which a tool call was cut off is restored, or a new one gets a transcript. "
-            "Null: as the agent is known; a new one where it is not"
-        ),
+    acp_after_cut_off: Literal["restore", "new_session"] | None = said(
+        None,
+        "Whether a session in which a tool call was cut off is restored, or a new one gets a transcript. "
+        "Null: as the agent is known; a new one where it is not",
     )
     acp_url: Address | None = attrs.field(
         default=None,
@@ -350,7 +338,7 @@ class AgentSettings(CommonAgentSettings):
 
     schema_version: Annotated[int, Limit(ge=1)] = SCHEMA_VERSION
     acp_server: Annotated[str, Named(PROVIDER)] = ""
-    acp_command: tuple[Text, ...] = attrs.field(default=(), metadata=described("Empty: the provider's"))
+    acp_command: tuple[Text, ...] = said((), "Empty: the provider's")
 
 
 @attrs.frozen(kw_only=True)

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final, Literal
 
 import attrs
 
-from supervisor.reading.model import Location, described
+from supervisor.reading.model import Location, said
 from supervisor.reading.rules import ABOVE_ZERO, Limit
 from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import read
-from supervisor.settings.names import Setting, Text, said
+from supervisor.settings.names import Setting, Text
 
 
 @attrs.frozen(kw_only=True)
@@ -26,15 +26,9 @@ class ConversationSettings(Setting):
     worktree_base: Literal["default_branch", "head", "ref"] = said(
         "default_branch", "What the branch of a new worktree begins at."
     )
-    worktree_base_ref: Text | None = attrs.field(
-        default=None, metadata=described("The branch, tag or commit of the base `ref`.")
-    )
-    worktree_branch_prefix: Text = attrs.field(
-        default="openhands/", metadata=described("Begin of the name of a worktree's branch.")
-    )
-    container_memory: Text | None = attrs.field(
-        default=None, metadata=described("Memory of a container, such as 512m or 4g.")
-    )
+    worktree_base_ref: Text | None = said(None, "The branch, tag or commit of the base `ref`.")
+    worktree_branch_prefix: Text = said("openhands/", "Begin of the name of a worktree's branch.")
+    container_memory: Text | None = said(None, "Memory of a container, such as 512m or 4g.")
     container_cpus: Annotated[float, ABOVE_ZERO] | None = said(None, "Processors of a container.")
     container_browser: bool = said(True, "Whether a container has a browser.")
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading.model import Errors, Location, described
+from supervisor.reading.model import Errors, Location, said
 from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
     ACP,
@@ -139,19 +139,16 @@ class SettingsUpdateRequest(Setting):
         ]
     }
 
-    agent_settings_diff: Mapping[str, Any] | None = attrs.field(
-        default=None, metadata=described("Merge patch (RFC 7386) of agent_kind, acp_server, acp_model ...")
+    agent_settings_diff: Mapping[str, Any] | None = said(
+        None, "Merge patch (RFC 7386) of agent_kind, acp_server, acp_model ..."
     )
     conversation_settings_diff: Mapping[str, Any] | None = None
     misc_settings_diff: Mapping[str, Any] | None = None
     active_profile: ProfileName | None = None
     active_agent_profile_id: ProfileId | None = None
     active_meta_profile: ProfileName | None = None
-    restore: bool = attrs.field(
-        default=False,
-        metadata=described(
-            "Whether another kind of agent, or the custom one, gets what it had before; else the defaults"
-        ),
+    restore: bool = said(
+        False, "Whether another kind of agent, or the custom one, gets what it had before; else the defaults"
     )
 
 

@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.reading.model import Location, described
+from supervisor.reading.model import Location, described, said
 from supervisor.reading.rules import FILLED, Limit
 from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import read
 from supervisor.settings.exposure import CREDENTIALS, erase_placeholders
-from supervisor.settings.names import Setting, said
+from supervisor.settings.names import Setting
 
 DEFAULT_MODEL: Final = "gpt-5.6"
 """The wire's."""

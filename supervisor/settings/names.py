@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
-import attrs
-
-from supervisor.reading.model import Model, described
+from supervisor.reading.model import Model
 from supervisor.reading.rules import NO_NUL, Limit
 
 #: Of LLM, agent and meta profiles alike.
@@ -22,11 +20,6 @@ ProfileId = Annotated[str, Limit(pattern=UUID)]
 
 #: Text that may become an argument, a path or a variable of a process.
 Text = Annotated[str, NO_NUL]
-
-
-def said(default: Any, text: str) -> Any:
-    """A field with a default, and a text for its description."""
-    return attrs.field(default=default, metadata=described(text))
 
 
 class Setting(Model):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import attrs
 import structlog
 
-from supervisor.reading.model import Location, described
+from supervisor.reading.model import Location, described, said
 from supervisor.reading.rules import FILLED, Limit
 from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
@@ -25,7 +25,7 @@ from supervisor.settings.agent import (
 )
 from supervisor.settings.errors import SettingsError, read
 from supervisor.settings.llm import FROM_ONE, FROM_ZERO, LLM, completed_llm
-from supervisor.settings.names import Setting, said
+from supervisor.settings.names import Setting
 from supervisor.settings.profiles.meta_profile import MetaProfile
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from gateway.api.schemas import STRING, array
 from gateway.configuration.config import Config
 from supervisor.credentials.secret import REDACTED, SECRET_NAME
 from supervisor.patience import KeyedLimiters
-from supervisor.reading.model import ErrorDetail, Like, Named, Variant, described
+from supervisor.reading.model import ErrorDetail, Like, Named, Variant, described, said
 from supervisor.reading.rules import NO_NUL, Form, Items, Limit, Names, Properties, Size
 from supervisor.reading.weight import LARGE_BYTES, too_heavy
 from supervisor.settings.agent import AgentSettings
@@ -162,10 +162,7 @@ class ExecuteBashRequest(Request):
 
     command: Annotated[str, Limit(max_length=MAX_COMMAND_CHARACTERS), NO_NUL]
     cwd: Annotated[str, Limit(max_length=MAX_PATH_BYTES), NO_NUL] | None = None
-    timeout: Whole = attrs.field(
-        default=DEFAULT_SECONDS,
-        metadata=described("Seconds, after which it is ended with all that it has started"),
-    )
+    timeout: Whole = said(DEFAULT_SECONDS, "Seconds, after which it is ended with all that it has started")
 
 
 @attrs.frozen(kw_only=True)
@@ -198,13 +195,11 @@ class ConfirmationResponseRequest(Request):
     reason: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] = attrs.field(
         default=DEFAULT_REASON, converter=_reason
     )
-    request_id: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] | None = attrs.field(
-        default=None,
-        metadata=described("The `id` of the request in the state `permission_request`; null: all that wait"),
+    request_id: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] | None = said(
+        None, "The `id` of the request in the state `permission_request`; null: all that wait"
     )
-    option_id: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] | None = attrs.field(
-        default=None,
-        metadata=described("The `id` of the option to choose; null: the smallest that fits `accept`"),
+    option_id: Annotated[str, Limit(max_length=MAX_REASON_CHARACTERS)] | None = said(
+        None, "The `id` of the option to choose; null: the smallest that fits `accept`"
     )
 
 

@@ -14,7 +14,7 @@ from supervisor.acp.schema import NAME_CHARS
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.events import Enclosed, ImageContent, Message, Role, TextContent
 from supervisor.events.encode import encode
-from supervisor.reading.model import ErrorDetail, Flaw, described, wire_name
+from supervisor.reading.model import ErrorDetail, Flaw, said, wire_name
 from supervisor.reading.rules import Form, Limit
 
 if TYPE_CHECKING:
@@ -168,9 +168,7 @@ class SendEventRequest(SendMessageRequest):
     """The same for a conversation that is there. Its event has the `id`, if there is one: sent again, it is
     the same message."""
 
-    id: AnyUuid | None = attrs.field(
-        default=None, metadata=described("Of the message's event. Sent again, it is the same message")
-    )
+    id: AnyUuid | None = said(None, "Of the message's event. Sent again, it is the same message")
 
 
 def check_taken(conversation: Conversation, message: Message, where: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRe
 from supervisor.credentials.source import LookupSecret
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HOOK_CONFIG, check_hook_config
-from supervisor.reading.model import Errors, Flaw, Model, Named, described
+from supervisor.reading.model import Errors, Flaw, Model, Named, described, said
 from supervisor.reading.rules import ABOVE_ZERO, NO_NUL, Limit, Size
 from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
@@ -154,11 +154,9 @@ class StartConversationRequest(Request):
     event_vocabulary: Literal["core", "extended"] | None = None
     initial_message: SendMessageRequest | None = None
     confirmation_policy: ConfirmationPolicy | None = None
-    security_analyzer: KeptAnalyzer | None = attrs.field(
-        default=None,
-        metadata=described(
-            "Run by the built-in agent. Else kept for clients to read: this server judges by rules of its own"
-        ),
+    security_analyzer: KeptAnalyzer | None = said(
+        None,
+        "Run by the built-in agent. Else kept for clients to read: this server judges by rules of its own",
     )
     max_iterations: Annotated[Whole, Limit(ge=1)] | None = attrs.field(
         default=None,
@@ -167,9 +165,8 @@ class StartConversationRequest(Request):
             default=MAX_ITERATIONS_DEFAULT,
         ),
     )
-    stuck_detection: bool = attrs.field(
-        default=True,
-        metadata=described("Used by the built-in agent. Else kept for clients to read, and without effect"),
+    stuck_detection: bool = said(
+        True, "Used by the built-in agent. Else kept for clients to read, and without effect"
     )
     tags: Tags = attrs.field(factory=dict)
     secrets: Secrets = attrs.field(factory=dict, repr=False)
@@ -183,17 +180,17 @@ class StartConversationRequest(Request):
     plugins: Echoed = attrs.field(default=None, metadata=KEPT)
     tool_module_qualnames: Echoed = attrs.field(default=None, metadata=KEPT)
     agent_launch_additions: AgentLaunchAdditions | None = attrs.field(default=None, metadata=FOR_BUILT_IN)
-    max_budget_per_run: Annotated[float, ABOVE_ZERO] | None = attrs.field(
-        default=None, metadata=described("Dollars after which a run of the built-in agent fails")
+    max_budget_per_run: Annotated[float, ABOVE_ZERO] | None = said(
+        None, "Dollars after which a run of the built-in agent fails"
     )
     stuck_detection_thresholds: StuckDetectionThresholds | None = attrs.field(
         default=None, metadata=FOR_BUILT_IN
     )
-    title_llm_profile: str | None = attrs.field(
-        default=None, metadata=described("LLM profile that finds a title; else the built-in agent's model")
+    title_llm_profile: str | None = said(
+        None, "LLM profile that finds a title; else the built-in agent's model"
     )
-    prompt: Annotated[str, Limit(max_length=MAX_PROMPT_CHARACTERS)] | None = attrs.field(
-        default=None, metadata=described("What is asked for a title, with {conversation_content}")
+    prompt: Annotated[str, Limit(max_length=MAX_PROMPT_CHARACTERS)] | None = said(
+        None, "What is asked for a title, with {conversation_content}"
     )
     user_id: Annotated[str, Limit(max_length=MAX_ID_CHARACTERS)] | None = attrs.field(
         default=None, metadata=FOR_BUILT_IN
@@ -210,8 +207,8 @@ class StartConversationRequest(Request):
     observability_parent_span_context: Annotated[str, Limit(max_length=MAX_ID_CHARACTERS)] | None = (
         attrs.field(default=None, metadata=FOR_BUILT_IN, repr=False)
     )
-    conversation_runtime: Literal["local"] | None = attrs.field(
-        default=None, metadata=described("Where the conversation runs; there is nothing but this machine")
+    conversation_runtime: Literal["local"] | None = said(
+        None, "Where the conversation runs; there is nothing but this machine"
     )
     container: Any = attrs.field(default=None, metadata=UNUSED, repr=False)
     worktree: Any = attrs.field(default=None, metadata=UNUSED, repr=False)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading.model import Flaw, Location, described
+from supervisor.reading.model import Flaw, Location, described, said
 from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting
@@ -45,9 +45,7 @@ class MetaProfile(Setting):
     classifier_model: str = attrs.field(metadata=described("Name of an LLM profile"))
     classes: tuple[MetaProfileClass, ...] = ()
     prompt_template: str | None = None
-    model_table: str | None = attrs.field(
-        default=None, metadata=described("Stands for {{ model_table }} in the template")
-    )
+    model_table: str | None = said(None, "Stands for {{ model_table }} in the template")
 
     def judge(self) -> Iterable[Flaw]:
         """Classes or a template."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 import attrs
 
 from supervisor.reading.decode import among
-from supervisor.reading.model import Location, Named, described
+from supervisor.reading.model import Location, Named, said
 from supervisor.reading.rules import ABOVE_ZERO, FILLED, Form, Limit
 from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
@@ -118,9 +118,7 @@ class AgentProfile(CommonProfile):
     acp_startup_timeout: Annotated[float, ABOVE_ZERO] = attrs.field(
         default=DEFAULT_STARTUP_TIMEOUT, converter=float
     )
-    acp_command: Annotated[str, COMMAND_LINE, SHELL_WORDS] | None = attrs.field(
-        default=None, metadata=described("Split as a shell would")
-    )
+    acp_command: Annotated[str, COMMAND_LINE, SHELL_WORDS] | None = said(None, "Split as a shell would")
     acp_args: tuple[Text, ...] | None = None
 
 

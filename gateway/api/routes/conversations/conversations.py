@@ -36,7 +36,7 @@ from gateway.api.services import Services
 from supervisor.conversations.deletion import UNDO_SECONDS_MAX
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal.errors import LogDeleted
-from supervisor.reading.model import Errors, described
+from supervisor.reading.model import Errors, said
 from supervisor.reading.rules import Items, Limit
 from supervisor.reading.shapes import as_json
 
@@ -103,7 +103,7 @@ class ConversationsQuery(Query):
 class ConversationPageQuery(ConversationsQuery):
     """A page of them."""
 
-    page_id: str | None = attrs.field(default=None, metadata=described("next_page_id of the page before"))
+    page_id: str | None = said(None, "next_page_id of the page before")
     limit: PageLimit | None = None
     sort_order: Literal["CREATED_AT", "CREATED_AT_DESC", "UPDATED_AT", "UPDATED_AT_DESC"] = "CREATED_AT_DESC"
 
@@ -227,8 +227,8 @@ async def update(services: Services, conversation: Conversation, body: UpdateCon
 class DeleteQuery(Query):
     """How a conversation is deleted."""
 
-    undo_seconds: Annotated[int, Limit(ge=1, le=UNDO_SECONDS_MAX)] | None = attrs.field(
-        default=None, metadata=described("Hide it, and delete it after this time; restore undoes that")
+    undo_seconds: Annotated[int, Limit(ge=1, le=UNDO_SECONDS_MAX)] | None = said(
+        None, "Hide it, and delete it after this time; restore undoes that"
     )
 
 

@@ -25,7 +25,7 @@ from gateway.api.routing import Group, Param
 from gateway.api.services import Services
 from supervisor.events import MessageEvent, completed
 from supervisor.journal.queries import Wanted
-from supervisor.reading.model import ErrorDetail, described
+from supervisor.reading.model import ErrorDetail, said
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation, View
@@ -54,12 +54,8 @@ class EventsQuery(Query):
 
     kind: str | None = None
     source: str | None = None
-    body: str | None = attrs.field(
-        default=None, metadata=described("Text that a message says, in upper or lower case")
-    )
-    timestamp__gte: Moment | None = attrs.field(
-        default=None, metadata=described("Naive times are the server's local time")
-    )
+    body: str | None = said(None, "Text that a message says, in upper or lower case")
+    timestamp__gte: Moment | None = said(None, "Naive times are the server's local time")
     timestamp__lt: Moment | None = None
 
     def filters(self) -> Wanted:
@@ -82,7 +78,7 @@ class EventsQuery(Query):
 class EventPageQuery(EventsQuery):
     """A page of them."""
 
-    page_id: str | None = attrs.field(default=None, metadata=described(PAGE_ID))
+    page_id: str | None = said(None, PAGE_ID)
     limit: PageLimit | None = None
     sort_order: Literal["TIMESTAMP", "TIMESTAMP_DESC"] = "TIMESTAMP"
 

@@ -37,7 +37,7 @@ from supervisor.conversations.children import Worktrees, describe_child
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.credentials.lookup import LookupFailed
-from supervisor.reading.model import Errors, Named, described
+from supervisor.reading.model import Errors, Named, said
 from supervisor.reading.rules import Form, Limit
 from supervisor.settings.agent import decode_agent_settings
 from supervisor.settings.errors import SettingsError
@@ -145,9 +145,8 @@ class StartChildConversationRequest(Request):
 
     task: Annotated[str, Limit(min_length=1)]
     title: Annotated[str, Limit(min_length=1, max_length=MAX_TITLE_CHARACTERS)] | None = None
-    isolation: Literal["worktree", "shared"] = attrs.field(
-        default="worktree",
-        metadata=described("worktree: a git worktree of its own, where the workspace is a git repository"),
+    isolation: Literal["worktree", "shared"] = said(
+        "worktree", "worktree: a git worktree of its own, where the workspace is a git repository"
     )
 
 

@@ -13,7 +13,7 @@ from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.agents.catalog import Kind
 from supervisor.agents.homes.credential import Choice, Credential, helpful_names
-from supervisor.reading.model import described
+from supervisor.reading.model import said
 
 TAG: Final = "Operators"
 NOT_FOUND: Final = "No such agent"
@@ -46,7 +46,7 @@ RESULT: Final = schemas.full(
 class AgentQuery(Query):
     """Which agent is meant."""
 
-    agent: str | None = attrs.field(default=None, metadata=described("Its key; all without it"))
+    agent: str | None = said(None, "Its key; all without it")
 
 
 _agents: Final = Group(TAG, "/api/agents")

@@ -29,7 +29,7 @@ from gateway.api.routes.conversations.conversations import UNKNOWN
 from gateway.api.routing import Group, find
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.reading.model import described
+from supervisor.reading.model import said
 from supervisor.reading.rules import Form, Limit
 from supervisor.workspace.commands.bash import Bash, Command
 from supervisor.workspace.commands.log import BashCommand, BashOutput, Scope, Wanted, encode
@@ -62,17 +62,16 @@ class BashEventsQuery(Query):
     """Which events are meant."""
 
     kind__eq: Literal["BashCommand", "BashOutput"] | None = None
-    command_id__eq: AnyUuid | None = attrs.field(
-        default=None, metadata=described("The output of this command. The command itself is not among it")
+    command_id__eq: AnyUuid | None = said(
+        None, "The output of this command. The command itself is not among it"
     )
-    timestamp__gte: UtcMoment | None = attrs.field(default=None, metadata=described("Naive times are in UTC"))
+    timestamp__gte: UtcMoment | None = said(None, "Naive times are in UTC")
     timestamp__lt: UtcMoment | None = None
-    order__gt: Whole | None = attrs.field(
-        default=None,
-        metadata=described("Output with a larger order; commands have none, and are not left out"),
+    order__gt: Whole | None = said(
+        None, "Output with a larger order; commands have none, and are not left out"
     )
     sort_order: Literal["TIMESTAMP", "TIMESTAMP_DESC"] = "TIMESTAMP"
-    page_id: str | None = attrs.field(default=None, metadata=described("next_page_id of the page before"))
+    page_id: str | None = said(None, "next_page_id of the page before")
     limit: Annotated[int, Limit(ge=1, le=MAX_PAGE)] = MAX_PAGE
 
     def wanted(self) -> Wanted:

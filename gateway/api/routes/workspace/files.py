@@ -33,7 +33,7 @@ from gateway.api.requests.reading import InvalidRequest, Query, path_uuid
 from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.patience import PathTimeout
-from supervisor.reading.model import ErrorDetail, described
+from supervisor.reading.model import ErrorDetail, described, said
 from supervisor.reading.rules import Items, Limit
 from supervisor.settings.errors import SettingsCorrupt
 from supervisor.workspace.access import Access, Admitted
@@ -98,7 +98,7 @@ class HomeQuery(Query):
 class SubdirectoriesQuery(PathQuery):
     """A page of directories in a directory."""
 
-    page_id: str | None = attrs.field(default=None, metadata=described("next_page_id of the page before"))
+    page_id: str | None = said(None, "next_page_id of the page before")
     limit: Annotated[int, Limit(ge=1, le=MAX_PAGE)] = MAX_PAGE
     include_hidden: bool = False
 
@@ -108,13 +108,11 @@ class ArchiveQuery(PathQuery):
     """What an archive is to hold."""
 
     format: Literal["git-delta", "tar.gz"] = "git-delta"
-    base_ref: str | None = attrs.field(
-        default=None, metadata=described("What a git-delta is against; detected by default")
-    )
+    base_ref: str | None = said(None, "What a git-delta is against; detected by default")
     use_default_excludes: bool = True
     exclude: Annotated[
         tuple[Annotated[str, Limit(max_length=MAX_PATTERN_CHARACTERS)], ...], Items(max_length=MAX_PATTERNS)
-    ] = attrs.field(default=(), metadata=described("Further patterns of what is left out"))
+    ] = said((), "Further patterns of what is left out")
 
 
 _server: Final = Group(TAG, "/api/file")

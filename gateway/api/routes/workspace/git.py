@@ -19,7 +19,7 @@ from gateway.api.responses import json_response
 from gateway.api.routes.workspace.files import REFUSED, PathQuery
 from gateway.api.routing import Group
 from gateway.api.services import Services
-from supervisor.reading.model import ErrorDetail, described
+from supervisor.reading.model import ErrorDetail, said
 from supervisor.reading.rules import Limit
 from supervisor.workspace.git.changes import (
     ADDED,
@@ -65,9 +65,7 @@ NO_PROVIDERS: Final = (
 class ChangesQuery(PathQuery):
     """Which changes are meant."""
 
-    ref: str | None = attrs.field(
-        default=None, metadata=described("What to compare with; detected by default, HEAD for git's status")
-    )
+    ref: str | None = said(None, "What to compare with; detected by default, HEAD for git's status")
 
 
 @attrs.frozen(kw_only=True)
