@@ -87,7 +87,7 @@ async def test_the_agent_ends_whatever_goes_wrong_before_that(
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
-        monkeypatch.setattr(conversation.runner, "end_session", fails)
+        monkeypatch.setattr(conversation.runner.hooks, "end_session", fails)
         with pytest.raises(JournalError):
             await harness.supervisor.delete(conversation.id)
         assert not conversation.agent.live
