@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from supervisor.agents.catalog import load_catalog
+from supervisor.agents.containment.marker import live_markers
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
@@ -73,6 +74,8 @@ async def test_an_install_that_hangs_ends_at_its_deadline(tmp_path: Path, mock_c
         conversation, _ = await harness.supervisor.create(request)
         await conversation.send(say("hello"), run=True)
         await until((tmp_path / "npm.ran").exists)
+        # It runs before its start is known here, which has a deadline of its own.
+        await until(lambda: not any(each.starting for each in live_markers()))
         mock_clock.jump(89)
         await trio.testing.wait_all_tasks_blocked()
         assert conversation.busy
