@@ -94,6 +94,7 @@ function Item({ item, permissions, id }) {
 function Tools({ id, item }) {
   const [problem, setProblem] = useState(null);
   const [sure, setSure] = useState(false);
+  const [busy, setBusy] = useState(false);
   async function fork() {
     try {
       const made = await post(at`/api/conversations/${id}/fork`, { from_event_id: item.id });
@@ -104,13 +105,16 @@ function Tools({ id, item }) {
   }
   async function back() {
     if (!sure) return setSure(true);
-    setSure(false);
+    // Until it has gone back, so that a message that is written next comes after it.
+    setBusy(true);
     await post(at`/api/conversations/${id}/navigate`, { event_id: item.id }).catch((error) => setProblem(error.message));
+    setBusy(false);
+    setSure(false);
   }
   return html`<div class="item-tools">
     <a href=${address(["c", id], { event: item.id })} title="Link to this event" aria-label="Link to this event"><${Icon} name="link" /></a>
     <button class="quiet" title="A new conversation that begins with all up to here" onClick=${fork}>Fork from here</button>
-    <button class=${sure ? "danger" : "quiet"} onClick=${back} onBlur=${() => setSure(false)}>${sure ? "Continue from here? Press again" : "Go back to here"}</button>
+    <button class=${sure ? "danger" : "quiet"} disabled=${busy} onClick=${back} onBlur=${() => setSure(busy)}>${sure ? "Continue from here? Press again" : "Go back to here"}</button>
     ${problem && html`<span class="problem" role="alert">${problem}</span>`}
   </div>`;
 }
