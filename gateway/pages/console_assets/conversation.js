@@ -5,7 +5,7 @@ import { Composer } from "./composer.js";
 import { Difference } from "./difference.js";
 import { diffs, pictures, texts, turnWords } from "./items.js";
 import { markdown } from "./export.js";
-import { costs, count, Guard, html, Icon, State, useEffect, useMemo, useState, useStore } from "./lib.js";
+import { costs, count, Guard, html, Icon, State, Sure, useEffect, useMemo, useState, useStore } from "./lib.js";
 import { Live } from "./live.js";
 import { Log } from "./log.js";
 import { destroy } from "./overview.js";
@@ -93,8 +93,6 @@ function Item({ item, permissions, id }) {
 
 function Tools({ id, item }) {
   const [problem, setProblem] = useState(null);
-  const [sure, setSure] = useState(false);
-  const [busy, setBusy] = useState(false);
   async function fork() {
     try {
       const made = await post(at`/api/conversations/${id}/fork`, { from_event_id: item.id });
@@ -103,18 +101,11 @@ function Tools({ id, item }) {
       setProblem(error.message);
     }
   }
-  async function back() {
-    if (!sure) return setSure(true);
-    // Until it has gone back, so that a message that is written next comes after it.
-    setBusy(true);
-    await post(at`/api/conversations/${id}/navigate`, { event_id: item.id }).catch((error) => setProblem(error.message));
-    setBusy(false);
-    setSure(false);
-  }
+  const back = () => post(at`/api/conversations/${id}/navigate`, { event_id: item.id });
   return html`<div class="item-tools">
     <a href=${address(["c", id], { event: item.id })} title="Link to this event" aria-label="Link to this event"><${Icon} name="link" /></a>
     <button class="quiet" title="A new conversation that begins with all up to here" onClick=${fork}>Fork from here</button>
-    <button class=${sure ? "danger" : "quiet"} disabled=${busy} onClick=${back} onBlur=${() => setSure(busy)}>${sure ? "Continue from here? Press again" : "Go back to here"}</button>
+    <${Sure} label="Go back to here" again="Continue from here" look="quiet" act=${back} onProblem=${(error) => setProblem(error.message)} />
     ${problem && html`<span class="problem" role="alert">${problem}</span>`}
   </div>`;
 }

@@ -29,20 +29,6 @@ export function Problem({ error }) {
   return error ? html`<p class="notice bad" role="alert">${error.message ?? error}</p>` : null;
 }
 
-// A button whose second press counts.
-export function Sure({ label, act, onProblem }) {
-  const [sure, setSure] = useState(false);
-  const [busy, setBusy] = useState(false);
-  async function press() {
-    if (!sure) return setSure(true);
-    setBusy(true);
-    await act().catch((error) => onProblem(error));
-    setBusy(false);
-    setSure(false);
-  }
-  return html`<button class=${sure ? "danger" : ""} disabled=${busy} onClick=${press} onBlur=${() => setSure(false)}>${sure ? `${label}? Press again` : label}</button>`;
-}
-
 export const SIMPLE = new Set(["string", "integer", "number", "boolean"]);
 
 export function Field({ field, value, change }) {

@@ -5,7 +5,7 @@ import htm from "./vendor/htm.js";
 
 export { h, render, Fragment };
 export { useCallback, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from "./vendor/hooks.js";
-import { useLayoutEffect, useReducer } from "./vendor/hooks.js";
+import { useLayoutEffect, useReducer, useState } from "./vendor/hooks.js";
 
 export const html = htm.bind(h);
 
@@ -178,4 +178,19 @@ export function stateOf(row) {
 export function State({ row }) {
   const { text, tone } = stateOf(row);
   return html`<span class=${`state ${tone}`}>${text}</span>${row.progress && html`<div class="small">${row.progress}</div>`}`;
+}
+
+// A button whose second press counts. It stays as it is until that is done. `again`: what the second press does, if the
+// label does not say it. `look`: its class before the first.
+export function Sure({ label, again = label, look = "", act, onProblem }) {
+  const [sure, setSure] = useState(false);
+  const [busy, setBusy] = useState(false);
+  async function press() {
+    if (!sure) return setSure(true);
+    setBusy(true);
+    await act().catch((error) => onProblem(error));
+    setBusy(false);
+    setSure(false);
+  }
+  return html`<button class=${sure ? "danger" : look} disabled=${busy} onClick=${press} onBlur=${() => setSure(busy)}>${sure ? `${again}? Press again` : label}</button>`;
 }

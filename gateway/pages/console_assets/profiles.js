@@ -1,8 +1,8 @@
 // Agent and LLM profiles: made, changed, activated, deleted.
 
 import { at, get, post, remove } from "./api.js";
-import { Field, Problem, SIMPLE, Sure, usePolled } from "./forms.js";
-import { html, Icon, useEffect, useRef, useState } from "./lib.js";
+import { Field, Problem, SIMPLE, usePolled } from "./forms.js";
+import { html, Icon, Sure, useEffect, useRef, useState } from "./lib.js";
 
 const SEALED = { headers: { "X-Expose-Secrets": "encrypted" } };
 // Of an agent profile, as its description calls the shape of each kind.

@@ -2,8 +2,8 @@
 
 import { get, patch, post, put, remove, at } from "./api.js";
 import { Chart } from "./chart.js";
-import { Field, Problem, SIMPLE, Sure, usePolled } from "./forms.js";
-import { bytes, costs, count, html, Icon, later, span, useState } from "./lib.js";
+import { Field, Problem, SIMPLE, usePolled } from "./forms.js";
+import { bytes, costs, count, html, Icon, later, span, Sure, useState } from "./lib.js";
 import { Profiles } from "./profiles.js";
 import { address } from "./router.js";
 
