@@ -15,12 +15,11 @@ import trio
 
 from tests.support.client import answer_text
 from tests.support.processes import command_line, kill, mentioning
-from tests.support.scripted import PROGRAM, scripted_command
+from tests.support.scripted import scripted_command
 from tests.support.server import ServerProcess
 from tests.walls.door.server import serving
 from tests.walls.harness import NAMESPACES, USER_IDS, Made, walled_server
-
-READS = {"OSTLER_WALLS_READ": str(PROGRAM.parents[1])}
+from tests.walls.test_server import READS, converse
 
 CONNECT = "import socket,sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5); print('reached')"
 PROXY = (
@@ -33,8 +32,7 @@ PROXY = (
 async def ran(server: ServerProcess, code: str, *arguments: str, **settings: Any) -> tuple[str, str]:
     """What an agent's own child says, and its conversation."""
     (server.directory / "workspace/run.py").write_text(code)
-    agent = {"acp_server": "custom", "acp_command": scripted_command(), **settings}
-    made = str((await server.rest.create(server.directory / "workspace", agent))["id"])
+    made = await converse(server, **settings)
     events = await server.rest.turn(made, f"!run /usr/bin/python3 run.py {' '.join(arguments)}")
     return answer_text(events), made
 
@@ -179,8 +177,7 @@ async def test_a_terminal_is_behind_the_door_of_its_agent(user_place: Path, wall
 
 async def test_a_terminal_behind_a_door_that_is_killed_leaves_nothing(user_place: Path) -> None:
     async with walled_server(user_place, NAMESPACES[0], **READS, OSTLER_AGENT_NETWORK="door") as server:
-        agent = {"acp_server": "custom", "acp_command": scripted_command()}
-        made = str((await server.rest.create(user_place / "workspace", agent))["id"])
+        made = await converse(server)
         await server.rest.turn(made, "hello")
         before = await settled(server)
         await server.rest.send(made, "!terminal sleep 98765.25")
@@ -195,8 +192,7 @@ async def test_a_terminal_behind_a_door_that_is_killed_leaves_nothing(user_place
 
 async def test_a_program_that_is_not_there_is_said_as_without_a_door(user_place: Path) -> None:
     async with walled_server(user_place, NAMESPACES[0], **READS, OSTLER_AGENT_NETWORK="door") as server:
-        agent = {"acp_server": "custom", "acp_command": scripted_command()}
-        made = str((await server.rest.create(user_place / "workspace", agent))["id"])
+        made = await converse(server)
         await server.rest.turn(made, "hello")
         before = await settled(server)
         await server.rest.send(made, "!terminal no-such-program")

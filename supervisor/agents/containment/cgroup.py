@@ -10,7 +10,8 @@ while that holds no process itself, so the server then moves into one of its own
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -53,15 +54,23 @@ def own_group(proc: Path = PROC) -> Path | None:
     path = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), None)
     if path is None:
         return None
+    for root, place in mounted(mounts, "cgroup2"):
+        if path == root or path.startswith(root.rstrip("/") + "/"):
+            return place / path[len(root.rstrip("/")) :].lstrip("/")
+    return None
+
+
+def mounted(mounts: str, *kinds: str) -> Iterator[tuple[str, Path]]:
+    """The mounts of these file systems in a `mountinfo` (proc(5)): the root of each within its hierarchy, and
+    where it is mounted."""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
-        if after.split(" ", 1)[0] != "cgroup2":
-            continue
-        # Root of the mount within the hierarchy, and where it is mounted (proc(5)).
-        root, mounted = before.split(" ")[3:5]
-        if path == root or path.startswith(root.rstrip("/") + "/"):
-            return Path(mounted) / path[len(root.rstrip("/")) :].lstrip("/")
-    return None
+        if after.split(" ", 1)[0] in kinds:
+            root, place = (
+                re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), each)
+                for each in before.split(" ")[3:5]
+            )
+            yield root, Path(place)
 
 
 def agents_group(proc: Path = PROC) -> Path | None:

@@ -62,7 +62,7 @@ LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 4
 """System call numbers: Linux gives calls added since 5.1 the same number on all common architectures."""
 
 OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
-"""And these."""
+"""The same for calls that mount."""
 
 LANDLOCK_VERSION = 1
 """A flag of the first: return the version of the interface."""
@@ -85,7 +85,6 @@ everything except execute; everything."""
 
 FILE_RIGHTS = 0b1100_0000_0000_0111
 """The rights that apply to a file that is not a directory."""
-
 
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
@@ -255,9 +254,14 @@ def kernel(number: int, *arguments: bytes | int | None) -> int:
     """Make a system call. Raises OSError."""
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
     words = [each if isinstance(each, bytes) else ctypes.c_long(each or 0) for each in arguments]
-    result: int = libc.syscall(ctypes.c_long(number), *words)
+    return checked(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words))
+
+
+def checked(result: int) -> int:
+    """Return what a function of the C library returned. Raises OSError if it failed."""
+    import ctypes
+
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
@@ -268,8 +272,7 @@ def control(option: int, *arguments: int) -> None:
     import ctypes
 
     words = map(ctypes.c_ulong, (*arguments, 0, 0, 0, 0)[:4])
-    if ctypes.CDLL(None, use_errno=True).prctl(option, *words):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    checked(ctypes.CDLL(None, use_errno=True).prctl(option, *words))
 
 
 def show_as_owned(user: int, paths: list[bytes], handed: list[tuple[int, bytes]]) -> None:
@@ -282,14 +285,9 @@ def show_as_owned(user: int, paths: list[bytes], handed: list[tuple[int, bytes]]
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-
-    def check(result: int) -> None:
-        if result < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    check(libc.unshare(CLONE_NEWNS))
+    checked(libc.unshare(CLONE_NEWNS))
     # Mounts of the machine still arrive here; none of these reaches the machine.
-    check(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None))
+    checked(libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None))
     namespaces: dict[tuple[int, int], int] = {}
     trees = []
     for path in paths:
@@ -366,8 +364,7 @@ def drop_capabilities() -> None:
     import ctypes
 
     header = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)
-    if ctypes.CDLL(None, use_errno=True).capset(header, bytes(24)):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    checked(ctypes.CDLL(None, use_errno=True).capset(header, bytes(24)))
     control(PR_SET_NO_NEW_PRIVS, 1)  # or root would have them again with each exec
 
 

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.agents.spawning.confinement import Reach
-from supervisor.agents.walls.mounts import Needs, Outside, seen_servers
+from supervisor.agents.walls.mounts import DEV, PROC, Needs, Outside, seen_servers
 
 DEVICES: Final = tuple(
-    Path("/dev", name) for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+    DEV / name for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 )
 """The harmless ones, and terminals, which are those of the machine."""
-
-PROC: Final = Path("/proc")
-"""Of other processes the kernel shows what it shows to all, since they are not of the agent's domain."""
 
 
 def reach(
@@ -45,6 +42,7 @@ def reach(
             *open_below((*needs.programs, *needs.reads)),
             *(each.source for each in seen_servers(outside, needs) if each.source is not None),
         ),
+        # Of other processes the kernel shows what it shows to all, since they are not of the agent's domain.
         reads=(PROC,),
         # Their names are no secret, and programs list the directories of the system.
         lists=tuple(dict.fromkeys(path.parent for path in private)),

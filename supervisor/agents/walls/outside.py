@@ -4,7 +4,6 @@ thread."""
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.agents.catalog import Descriptor
+from supervisor.agents.containment.cgroup import mounted
 from supervisor.agents.homes.logins import expand
 from supervisor.agents.homes.short_path import PLACE, short_places
 from supervisor.agents.walls.mounts import Needs, Outside
@@ -79,15 +79,12 @@ def outside(
 def groups(mounts: Path = Path("/proc/self/mountinfo")) -> Iterator[Path]:
     """Where control groups of either version are mounted."""
     try:
-        lines = mounts.read_text(errors="surrogateescape").splitlines()
+        text = mounts.read_text(errors="surrogateescape")
     except OSError:
         return
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        if after.split(" ", 1)[0] in ("cgroup", "cgroup2"):
-            point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
-            if os.path.isdir(point):  # noqa: PTH112 - where this user may not look, it is none
-                yield Path(point)
+    for _, place in mounted(text, "cgroup", "cgroup2"):
+        if os.path.isdir(place):  # noqa: PTH112 - where this user may not look, it is none
+            yield place
 
 
 def _devices(directory: Path) -> Iterator[Path]:

@@ -166,7 +166,7 @@ def enclosure(
     Raises OSError, ValueError for a wall that cannot be made of it."""
     if mechanism is Mechanism.LANDLOCK:
         if wall is not Wall.STRICT:
-            raise ValueError("rules of Landlock allow, and guard is what they cannot allow")
+            raise ValueError("Landlock's rules only allow, so they make no guard, which shows all but a part")
         return Enclosure(
             wall=wall,
             mechanism=mechanism,
@@ -251,19 +251,18 @@ def _obstacle(wall: Wall, mechanism: Mechanism, outside: Outside) -> str | None:
     """Why a wall cannot be made of this, and what to do; None if it can."""
     if mechanism is Mechanism.LANDLOCK:
         if not can_scope():
-            return "this kernel's Landlock is older than Linux 6.12. Use a newer kernel, or allow namespaces"
-        remedy = USERNS
+            return "this kernel has no Landlock, or one older than Linux 6.12. Use a newer kernel"
     elif shutil.which(bubblewrap.PROGRAM) is None:
         return f"the program {bubblewrap.PROGRAM} is not installed. {INSTALL}"
-    else:
-        remedy = ROOT if mechanism is Mechanism.USER_ID else USERNS
     with tempfile.TemporaryDirectory(prefix="ostler-wall-") as directory:
         needs = Needs(agent="", workspace=Path(directory).resolve())
         try:
             reason = _try(enclosure(wall, mechanism, outside, needs), directory)
         except OSError as error:
             reason = str(error)
-    return None if reason is None else f"the trial failed: {reason}. {remedy}"
+    if reason is None:
+        return None
+    return f"the trial failed: {reason}. {ROOT if mechanism is Mechanism.USER_ID else USERNS}"
 
 
 def _try(wall: Enclosure, directory: str) -> str | None:

@@ -205,7 +205,7 @@ async def _behind_its_door(plan: Plan, refused: Refused) -> AsyncIterator[tuple[
     if plan.door is None or plan.enclosure is None:
         yield plan, None
         return
-    from supervisor.agents.walls.door.door import PYTHON, open_door
+    from supervisor.agents.walls.door.door import open_door
 
     wiring = plan.door.wiring
     async with AsyncExitStack() as stack:
@@ -222,7 +222,7 @@ async def _behind_its_door(plan: Plan, refused: Refused) -> AsyncIterator[tuple[
             )
         except OSError as error:
             raise SpawnError(f"the door of the agent's network cannot be opened: {error}") from error
-        argv = door.command(plan.argv, inside=str(door.directory), python=PYTHON)
+        argv = door.command(plan.argv, inside=str(door.directory))
         wall = plan.enclosure.showing(door.directory)
         yield attrs.evolve(plan, argv=tuple(argv), enclosure=wall), door
 

@@ -299,14 +299,16 @@ say(c.getresponse().status)
     assert latest < LATE_S
 
 
-async def test_a_killed_agent_leaves_nothing(user: str, server: Server, tmp_path: Path) -> None:
-    async def endless(asked: Asked) -> None:
-        await asked.read()
-        await asked.begin(200)
-        while True:
-            await asked.piece(b"x" * 1000)
-            await trio.sleep(0.001)
+async def endless(asked: Asked) -> None:
+    """Answers without end."""
+    await asked.read()
+    await asked.begin(200)
+    while True:
+        await asked.piece(b"x" * 1000)
+        await trio.sleep(0.001)
 
+
+async def test_a_killed_agent_leaves_nothing(user: str, server: Server, tmp_path: Path) -> None:
     server.handler = endless
     wiring, path, instead = wired(server)
     program = """
@@ -609,13 +611,6 @@ async def test_a_terminal_has_the_same_door(user: str, server: Server, tmp_path:
 
 
 async def test_the_end_of_a_terminal_ends_its_connections_alone(server: Server, tmp_path: Path) -> None:
-    async def endless(asked: Asked) -> None:
-        await asked.read()
-        await asked.begin(200)
-        while True:
-            await asked.piece(b"x" * 1000)
-            await trio.sleep(0.001)
-
     server.handler = endless
     wiring, path, instead = wired(server)
     program = (
