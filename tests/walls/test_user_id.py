@@ -77,7 +77,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(place: Path, wall: Wall, script: str, own: Path | None = None) -> subprocess.CompletedProcess[str]:
+def command_of(place: Path, wall: Wall, script: str, own: Path | None = None) -> list[str]:
+    """What runs a shell's script behind a wall, in the workspace. Skips where there is none."""
     found = [
         Path(each) for each in ("/usr", "/etc", "/bin", "/lib", "/lib64", "/sbin") if Path(each).exists()
     ]
@@ -91,7 +92,11 @@ def run(place: Path, wall: Wall, script: str, own: Path | None = None) -> subpro
         pytest.skip(str(reason))
     needs = Needs(agent="x", workspace=place / "workspace", own=(own or place / "state/own",))
     made = enclosure(wall, Mechanism.USER_ID, outside, needs)
-    command = made.confinement.command(made.command(["/bin/sh", "-c", script]))
+    return made.confinement.command(made.command(["/bin/sh", "-c", script]))
+
+
+def run(place: Path, wall: Wall, script: str, own: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = command_of(place, wall, script, own)
     return subprocess.run(command, cwd=place / "workspace", capture_output=True, text=True, check=False)
 
 
@@ -145,7 +150,13 @@ def test_what_is_roots_alone_stays_so(place: Path, wall: Wall) -> None:
 
 @NEEDS_IDS
 def test_nothing_of_it_is_mounted_on_the_machine(place: Path) -> None:
-    run(place, Wall.GUARD, "true")
+    command = command_of(place, Wall.GUARD, "true")
+    # A machine whose mounts reach other namespaces, as systemd makes them.
+    machine = ["unshare", "--mount", "--propagation", "shared", "/bin/sh", "-c"]
+    looking = [*machine, '"$@" && cat /proc/self/mountinfo', "sh", *command]
+    done = subprocess.run(looking, cwd=place / "workspace", capture_output=True, text=True, check=True)
+    assert " / / " in done.stdout
+    assert str(place) not in done.stdout
     assert str(place) not in Path("/proc/self/mountinfo").read_text()
 
 
